@@ -1,0 +1,1 @@
+"""What flows between stages: frozen dataclasses, JSON both ways, no torch."""
