@@ -37,6 +37,9 @@ REF = "%"
 DTYPE = "@"
 """Prefix of a string argument that names an element type: ``@float32``."""
 
+LAYOUT = "#"
+"""Prefix of a string argument that names a memory format: ``#contiguous_format``."""
+
 SIZE_OPS = frozenset(
     f"aten.{name}"
     for name in (
@@ -59,7 +62,7 @@ class Node:
 
     op: str
     args: tuple[Any, ...]
-    """None, bool, int, float, str, tuples of these; references and element types as prefixed strings."""
+    """None, bool, int, float, str, tuples of these; references, element types and memory formats as prefixed strings."""
     kwargs: tuple[tuple[str, Any], ...]
     outputs: tuple[TensorSpec, ...]
     """One spec per result; most operations have one."""
