@@ -435,19 +435,19 @@ def _index_tensor(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> 
 
 # --- reductions and scans -------------------------------------------------------------------------------------
 
-_REDUCTIONS = {
+REDUCTIONS = {
     "sum.dim_IntList": "sum", "sum.default": "sum", "mean.dim": "mean", "mean.default": "mean", "amax.default": "max", "amin.default": "min",
     "prod.dim_int": "prod", "any.dim": "any", "any.dims": "any", "any.default": "any", "all.dim": "all", "all.dims": "all", "all.default": "all",
     "var.correction": "var", "var_mean.correction": "var", "argmax.default": "argmax", "argmin.default": "argmin", "max.dim": "max",
     "min.dim": "min",
 }  # fmt: skip
-_SCANS = {"cumsum.default": "sum", "cumprod.default": "prod"}
+SCANS = {"cumsum.default": "sum", "cumprod.default": "prod"}
 
 
 def row_dims(graph: Graph, node: Node) -> tuple[int, ...] | None:
     """The dimensions a reduction or scan runs over; None for any other operation."""
     name = node.op.removeprefix("aten.")
-    if name not in _REDUCTIONS and name not in _SCANS:
+    if name not in REDUCTIONS and name not in SCANS:
         return None
     rank = len(graph.spec(node.args[0]).shape)
     if name in ("sum.default", "mean.default", "any.default", "all.default"):
@@ -474,7 +474,7 @@ def _reduced_input(b: Builder, node: Node, index: Sequence[Affine]) -> Value:
 
 def _reduction(b: Builder, node: Node, output: int, index: tuple[Affine, ...]) -> Value:
     name = node.op.removeprefix("aten.")
-    fn, out, source = _REDUCTIONS[name], node.outputs[output].dtype, b.graph.spec(node.args[0]).dtype
+    fn, out, source = REDUCTIONS[name], node.outputs[output].dtype, b.graph.spec(node.args[0]).dtype
     if name in ("argmax.default", "argmin.default") and argument(node, 1, "dim") is None and len(b.graph.spec(node.args[0]).shape) > 1:
         raise Unlowerable("arg-reduction over several dimensions")
     value = _reduced_input(b, node, index)
@@ -491,7 +491,7 @@ def _reduction(b: Builder, node: Node, output: int, index: tuple[Affine, ...]) -
     return total if compute == out or fn.startswith("arg") else b.op("cast", total, dtype=out, compute=compute)
 
 
-for _name in _REDUCTIONS:
+for _name in REDUCTIONS:
     HANDLERS[f"aten.{_name}"] = _reduction
 
 
@@ -511,7 +511,7 @@ def _variance(b: Builder, node: Node, value: Value, output: int) -> Value:
     return b.op("div", total, b.op("sub", count, float(correction), **kind), dtype=out, compute=compute)
 
 
-@handles(*_SCANS)
+@handles(*SCANS)
 def _scan(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
     dims = row_dims(b.graph, node)
     assert dims is not None
@@ -519,7 +519,7 @@ def _scan(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
     spec = b.graph.spec(node.args[0])
     if index[dims[0]] != b.row_index([spec.shape[dims[0]]])[0] or any(i.mentions(("row",)) for d, i in enumerate(index) if d != dims[0]):
         raise Unlowerable("a scan along something other than the row")
-    return b.scan(_SCANS[node.op.removeprefix("aten.")], b.value(node.args[0], index), out, compute_type(out))
+    return b.scan(SCANS[node.op.removeprefix("aten.")], b.value(node.args[0], index), out, compute_type(out))
 
 
 @handles("linalg_vector_norm.default")
