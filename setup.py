@@ -65,7 +65,7 @@ def version() -> str:
     return match[1]
 
 
-class BuildWithData(build_py):
+class BuildWithData(build_py):  # type: ignore[misc]
     """``build_py`` that also copies the data folders into the package that is being built."""
 
     def run(self) -> None:
@@ -82,7 +82,7 @@ class BuildWithData(build_py):
 setup(
     name="torch-forge",
     version=version(),
-    description="Profiles a PyTorch model, forges kernels for its slow operators, proves them right and faster, installs them.",
+    description="Profiles a PyTorch model, forges kernels for its slow operators, proves them, installs them.",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,27 @@ REQUIRE_GPU = os.environ.get("TORCH_FORGE_REQUIRE_GPU") == "1"
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _gpu() -> str:
     import torch
 
     return "" if torch.cuda.is_available() else "needs an NVIDIA GPU"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiler() -> str:
     cxx = os.environ.get("CXX", "g++")
     return "" if shutil.which(cxx) else f"needs a C++ compiler ({cxx} is not on PATH)"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _nvcc(direct: bool = False) -> str:
     spec = importlib.util.find_spec("nvidia")
-    homes = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda", *(f"{p}/cu13" for p in (spec and spec.submodule_search_locations) or ())]
+    homes = [
+        os.environ.get("CUDA_HOME", ""),
+        "/usr/local/cuda",
+        *(f"{p}/cu13" for p in (spec and spec.submodule_search_locations) or ()),
+    ]
     if not shutil.which("nvcc") and not any(home and Path(home, "bin", "nvcc").exists() for home in homes):
         return "needs nvcc"
     if direct:
@@ -46,7 +50,7 @@ def _nvcc(direct: bool = False) -> str:
     return "" if torch.version.cuda else "needs a CUDA build of torch (this is a CPU build)"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _transformers() -> str:
     return "" if importlib.util.find_spec("transformers") else "needs the transformers package (extra `models`)"
 

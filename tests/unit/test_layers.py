@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,9 @@ MAX_LINES = 400
 def layers() -> dict[str, int]:
     """Part -> layer, as the page says."""
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
-    return {part: int(number) for number, text in rows for part in re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", text))}
+    return {
+        part: int(number) for number, text in rows for part in re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", text))
+    }
 
 
 LAYER = layers()
@@ -37,10 +39,10 @@ def name_of(path: Path) -> str:
 
 def part_of(module: str) -> str:
     """``records`` for ``torch_forge.records.codec``; the facade for the package itself."""
-    return (module.split(".") + [FACADE])[1]
+    return [*module.split("."), FACADE][1]
 
 
-@lru_cache(maxsize=None)
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -68,7 +70,10 @@ def imports_of(tree: ast.Module, module: str, is_package: bool) -> set[str]:
                 above = module.split(".")
                 base = ".".join([*above[: len(above) - node.level + is_package], *filter(None, [node.module])])
             if base == "torch_forge":
-                parts |= {a.name if (PACKAGE / a.name).is_dir() or (PACKAGE / f"{a.name}.py").exists() else FACADE for a in node.names}
+                parts |= {
+                    a.name if (PACKAGE / a.name).is_dir() or (PACKAGE / f"{a.name}.py").exists() else FACADE
+                    for a in node.names
+                }
             elif base.startswith("torch_forge."):
                 parts.add(part_of(base))
     return parts
@@ -94,7 +99,9 @@ def test_imports_point_downwards(path: Path):
         assert complaints(part, imports_of(tree_of(path), module, path.name == "__init__.py")) == []
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if part_of(name_of(p)) in {"records", "errors", "settings", "version"}], ids=name_of)
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if part_of(name_of(p)) in {"records", "errors", "settings", "version"}], ids=name_of
+)
 def test_the_lowest_layers_know_no_torch(path: Path):
     imported = {a.name.split(".")[0] for n in ast.walk(tree_of(path)) if isinstance(n, ast.Import) for a in n.names}
     imported |= {(n.module or "").split(".")[0] for n in ast.walk(tree_of(path)) if isinstance(n, ast.ImportFrom)}
@@ -108,7 +115,12 @@ def test_house_rules(path: Path):
     if len(lines) > MAX_LINES:
         wrong.append(f"{len(lines)} lines, more than {MAX_LINES}")
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print" and part_of(name_of(path)) != "cli":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+            and part_of(name_of(path)) != "cli"
+        ):
             wrong.append(f"line {node.lineno}: print() outside cli/")
         if isinstance(node, ast.ExceptHandler) and _is_broad(node) and not _commented(lines, node.lineno):
             wrong.append(f"line {node.lineno}: a broad except without a comment that says why")
@@ -143,7 +155,13 @@ def test_imports_are_seen(source: str, expected: set[str]):
 
 @pytest.mark.parametrize(
     ("part", "imported", "count"),
-    [("planning", "generation", 1), ("planning", "records", 0), ("records", "settings", 1), ("cli", "api", 0), ("machine", "nonsense", 1)],
+    [
+        ("planning", "generation", 1),
+        ("planning", "records", 0),
+        ("records", "settings", 1),
+        ("cli", "api", 0),
+        ("machine", "nonsense", 1),
+    ],
     ids=["stage to stage", "downwards", "upwards", "top row", "unknown part"],
 )
 def test_the_table_is_enforced(part: str, imported: str, count: int):

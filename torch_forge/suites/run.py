@@ -1,0 +1,146 @@
+"""Run a suite: forge every workload with both peers in the same run, and say how far each is from the bound.
+
+The forge and the device are arguments, so the loop is tested without a compiler and serves other devices unchanged.
+"""
+
+from __future__ import annotations
+
+import gc
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch_forge.errors import ForgeError, UsageError
+from torch_forge.machine.device import device_info
+from torch_forge.records.device import DeviceInfo
+from torch_forge.records.session import RegionResult
+from torch_forge.settings import Settings
+from torch_forge.suites.results import HEADER, Row, SuiteReport, group_means, means_text, row_text
+from torch_forge.suites.workload import Function, Workload
+
+SUITES = {"cpu": "cpu", "ops": "cuda"}
+"""Suite -> device it is meant for."""
+BUDGET_S = 60.0
+QUICK_BUDGET_S = 10.0
+
+
+class Forged(Protocol):
+    """What ``torch_forge.forge`` returns, as far as a suite is concerned."""
+
+    @property
+    def region(self) -> RegionResult:
+        """The whole function as one region."""
+        ...
+
+
+Forge = Callable[[Function, tuple[Any, ...]], Forged]
+
+
+def workloads(suite: str, only: Sequence[str] = ()) -> tuple[Workload, ...]:
+    """The workloads of a suite, or those whose names match a pattern. Raises UsageError if a pattern matches none."""
+    from torch_forge.suites import cpu, ops
+
+    every = {"cpu": cpu.WORKLOADS, "ops": ops.WORKLOADS}[suite]
+    unmatched = [pattern for pattern in only if not any(fnmatch(w.name, pattern) for w in every)]
+    if unmatched:
+        raise UsageError(
+            f"no workload of suite {suite!r} is called {', '.join(unmatched)}",
+            advice="Known: " + ", ".join(w.name for w in every),
+        )
+    return tuple(w for w in every if not only or any(fnmatch(w.name, pattern) for pattern in only))
+
+
+def run(chosen: Sequence[Workload], device: DeviceInfo, forge: Forge, *, seed: int = 0) -> Iterator[Row]:
+    """Forge the workloads one after the other; a row as soon as each is done."""
+    for workload in chosen:
+        yield _run_one(workload, device, forge, seed)
+        _release(device)
+
+
+def _run_one(workload: Workload, device: DeviceInfo, forge: Forge, seed: int) -> Row:
+    where = f"cuda:{device.index}" if device.type == "cuda" else device.type
+    bound_us = workload.min_bytes / (device.copy_gb_per_s * 1e3)
+    try:
+        region = forge(*workload.make(where, seed=seed)).region
+    except ForgeError as error:
+        return Row(workload.name, workload.group, None, None, None, bound_us, "failed", "", None, None, why=str(error))
+    return Row(
+        name=workload.name,
+        group=workload.group,
+        eager_us=region.eager_us,
+        inductor_us=region.inductor_us,
+        forge_us=region.forge_us,
+        bound_us=bound_us,
+        verdict=region.verdict,
+        origin=region.origin,
+        error_vs_fp64=region.error.rms if region.error else None,
+        eager_error_vs_fp64=region.eager_error.rms if region.eager_error else None,
+        why=region.why,
+    )
+
+
+def _release(device: DeviceInfo) -> None:
+    """Give back what the last workload held: the largest ones need a good part of the device together with float64."""
+    gc.collect()
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def report(rows: Sequence[Row], device: DeviceInfo, *, command: str) -> SuiteReport:
+    """The rows with what a reader must know to repeat them."""
+    import torch
+
+    return SuiteReport(
+        device=device.name,
+        torch=torch.__version__,
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=command,
+        copy_gb_per_s=device.copy_gb_per_s,
+        workloads=tuple(rows),
+    )
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of ``scripts/bench.py`` and ``torch-forge bench``."""
+    parser.add_argument("--suite", choices=sorted(SUITES), required=True)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these workloads; * and ? are wildcards")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_BUDGET_S:.0f} s a workload instead of {BUDGET_S:.0f}")
+    parser.add_argument("--device", help="default: the one that the suite is for")
+
+
+def run_command(arguments: Namespace, *, command: str, say: Callable[[str], None], forge: Forge | None = None) -> None:
+    """Run as the options say, a line per workload as it ends; an interrupt keeps the rows so far."""
+    chosen = workloads(arguments.suite, arguments.only)
+    device = device_info(arguments.device or SUITES[arguments.suite], Settings.resolve())
+    forge = forge or _whole_forge(QUICK_BUDGET_S if arguments.quick else BUDGET_S)
+    say(f"{device.name}: copy {device.copy_gb_per_s:.0f} GB/s; times in microseconds")
+    say(HEADER)
+    rows: list[Row] = []
+    try:
+        for row in run(chosen, device, forge):
+            rows.append(row)
+            say(row_text(row))
+    finally:
+        for means in group_means(rows):
+            say(means_text(means))
+        if arguments.json and rows:
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
+            arguments.json.write_text(report(rows, device, command=command).to_json())
+            say(f"written: {arguments.json}")
+
+
+def _whole_forge(budget_s: float) -> Forge:
+    """``torch_forge.forge``, which has the two peers measured beside every kernel."""
+    import torch_forge
+
+    def forge(function: Function, args: tuple[Any, ...]) -> Forged:
+        forged: Forged = torch_forge.forge(function, args, budget=budget_s)
+        return forged
+
+    return forge
