@@ -1,1 +1,1 @@
-""""""
+"""Problem to plan: what bounds it, what to aim at, in which steps."""
