@@ -204,7 +204,9 @@ def _pip(*arguments: str) -> bool:
         command = [sys.executable, "-m", "pip", "--python", str(PYTHON)]
     else:
         return False
-    return subprocess.run([*command, "--quiet", "--disable-pip-version-check", *arguments], check=False).returncode == 0
+    # Only errors are shown. What a script imports is compiled at its first import; all of transformers would take longest.
+    options = ["-q", "-q", "--disable-pip-version-check"] + ["--no-compile"] * (arguments[0] == "install")
+    return subprocess.run([*command, arguments[0], *options, *arguments[1:]], check=False).returncode == 0
 
 
 def _quiet(command: list[str]) -> bool:
