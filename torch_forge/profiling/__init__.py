@@ -1,1 +1,1 @@
-""""""
+"""Workload to ``Profile``: where the time of a model goes, measured without leaving a trace on it."""
