@@ -1,0 +1,154 @@
+"""What is right for a case, and whether the case could tell.
+
+Float64 result, eager's result and the bounds are computed in the judge's process and never leave it. A case is worth running
+only if wrong results that are known to fool validators (zeros, the mean, a copy of an input, eager in a lower
+precision) would be rejected on it; ``told_apart`` asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from torch_forge.errors import CaptureError
+from torch_forge.graphs.decompose import decompose
+from torch_forge.graphs.execute import callable_for, upcast_callable
+from torch_forge.graphs.inputs import draw_inputs
+from torch_forge.records.outcomes import Mismatch
+from torch_forge.records.problem import Graph, Policy
+from torch_forge.records.tensors import DTYPES
+from torch_forge.validation.cases import Case
+from torch_forge.validation.compare import Expected, compare, expect
+from torch_forge.validation.tolerance import Function, Rule, reduction_length, sensitivity
+
+IMPOSTORS = ("zeros", "the mean", "an input", "a lower precision")
+"""Results that must be rejected by at least one case."""
+_KEPT_BITS = {"float64": 24, "float32": 11, "float16": 8, "bfloat16": 5}
+"""Significand bits of the next lower precision: float32, TF32 (and float16), bfloat16, an 8-bit float."""
+_POLICY_BITS = {Policy.TF32: 8, Policy.BF16: 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A case with all that judging needs."""
+
+    case: Case
+    outputs: tuple[Expected, ...]
+    told_apart: frozenset[str]
+    """Those of ``IMPOSTORS`` that fail on it."""
+    eager_s: float
+    """Wall time of one eager run, for time limits; no measurement."""
+
+    @property
+    def nbytes(self) -> int:
+        held = [t for o in self.outputs for t in (o.reference, o.eager, o.allowed) if t is not None]
+        return sum(t.numel() * t.element_size() for t in held)
+
+
+def prepare(case: Case, device: torch.device) -> Prepared | None:
+    """Run eager and float64 on the case's inputs; None if eager itself refuses them.
+
+    Raises CaptureError if the graph cannot be computed in float64.
+    """
+    graph, policy = case.problem.graph, case.problem.policy
+    placed = draw_inputs(
+        graph, seed=case.seed, distribution=case.distribution, device=device, offset_elements=case.offset_elements
+    )
+    inputs = [p.tensor for p in placed]
+    eager = callable_for(graph)
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        begin = time.perf_counter()
+        try:
+            results = eager(*inputs)
+            _wait(device)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError, ValueError):
+            return None
+        eager_s = time.perf_counter() - begin
+        outputs = tuple(_expected(graph, policy, inputs, results, case.seed))
+        lower = [_rounded(x, _POLICY_BITS.get(policy, _KEPT_BITS.get(_name(x), 0))) for x in inputs]
+        told_apart = frozenset(_rejected(outputs, inputs, eager(*lower)))
+    return Prepared(case, outputs, told_apart, eager_s)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _expected(
+    graph: Graph, policy: Policy, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor], seed: int
+) -> Iterator[Expected]:
+    oracle, reference = _oracle(graph, inputs)
+    floats = [s.dtype for s in graph.output_specs if DTYPES[s.dtype].kind == "float"]
+    coarsest = max(floats, key=lambda name: DTYPES[name].unit_roundoff, default=None)
+    if coarsest is None:
+        moves: Sequence[torch.Tensor] = reference
+    else:
+        moves = sensitivity(oracle, inputs, reference, dtype=coarsest, seed=seed)
+    terms = reduction_length(graph)
+    for spec, ref, result, move in zip(graph.output_specs, reference, results, moves, strict=True):
+        yield expect(ref, result, move, Rule(spec.dtype, policy, terms))
+
+
+def _oracle(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[Function, Sequence[torch.Tensor]]:
+    """The graph in float64 and its result; decomposed where an operation has no float64 form."""
+    function = upcast_callable(graph)
+    try:
+        return function, function(*inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as reason:
+        try:
+            function = upcast_callable(decompose(graph))
+            return function, function(*inputs)
+        except RuntimeError:
+            raise CaptureError(f"the graph cannot be computed in float64: {reason}") from reason
+
+
+def _rejected(
+    outputs: Sequence[Expected], inputs: Sequence[torch.Tensor], lower_precision: Sequence[torch.Tensor]
+) -> Iterator[str]:
+    shams = {
+        "zeros": [torch.zeros_like(o.eager) for o in outputs],
+        "the mean": [_mean(o.eager) for o in outputs],
+        "an input": [_copied(inputs, o.eager) for o in outputs],
+        "a lower precision": list(lower_precision),
+    }
+    for name, sham in shams.items():
+        results = (
+            compare(s, o, case="", output=k, all_of_it=False) for k, (s, o) in enumerate(zip(sham, outputs, strict=True))
+        )
+        if any(isinstance(r, Mismatch) for r in results):
+            yield name
+
+
+def _mean(x: torch.Tensor) -> torch.Tensor:
+    """Its shape, every element the mean of the finite ones."""
+    wide = x.double()
+    kept = wide[torch.isfinite(wide)]
+    return torch.full_like(x, float(kept.mean()) if kept.numel() else 0.0)
+
+
+def _copied(inputs: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """The first input of the same shape as an output; zeros if there is none."""
+    match = next((x for x in inputs if x.shape == like.shape), None)
+    return torch.zeros_like(like) if match is None else match.to(like.dtype)
+
+
+def _rounded(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Rounded to so many significand bits (Veltkamp); not finite elements and other types as they are."""
+    if not x.is_floating_point() or not bits:
+        return x
+    wide = x.float() if x.element_size() == 2 else x
+    split = wide * (2.0 ** ((53 if x.dtype == torch.float64 else 24) - bits) + 1)
+    rounded = torch.where(torch.isfinite(split), split - (split - wide), wide)
+    return rounded.to(x.dtype)
+
+
+def _name(x: torch.Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
