@@ -23,7 +23,7 @@ from torch_forge.caching.staging import leftovers, staging_path
 from torch_forge.errors import CacheError, RecordError
 from torch_forge.machine.files import TRANSIENT
 from torch_forge.records import codec
-from torch_forge.records.entry import AnyEntry, CacheKey, KeptEntry, entry_name
+from torch_forge.records.entry import AnyEntry, CacheKey, KeptEntry, content_name
 
 log = logging.getLogger("torch_forge")
 
@@ -36,7 +36,7 @@ RETIRE_AFTER = timedelta(hours=1)
 """An entry replaced by a newer one for the same workload is deleted after this: until then somebody may be loading it."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*-[0-9a-f]{32}")
-_RETRY_DELAYS_S = (0.0, 0.01, 0.05, 0.2)
+_RETRY_DELAYS_S = (0.01, 0.05, 0.2, 0.5)
 T = TypeVar("T")
 
 Contents = Mapping[str, "bytes | Path"]
@@ -136,11 +136,11 @@ class DirectoryStore:
         self._sweep()
         staging = staging_path(self.root)
         try:
-            complete = self._stage(staging, entry, files)
-            stored = self._publish(staging, self.branch(entry.key) / entry_name(complete))
+            name = self._stage(staging, entry, files)
+            stored = self._publish(staging, self.branch(entry.key) / name)
         finally:
             self._files.remove_tree(staging)
-        self._retire(complete)
+        self._retire(entry, name)
         return stored
 
     def discard(self, key: CacheKey, name: str, bad: Bad) -> None:
@@ -172,24 +172,21 @@ class DirectoryStore:
         else:
             self._files.remove_tree(path)
 
-    def _stage(self, staging: Path, entry: AnyEntry, files: Contents) -> AnyEntry:
-        """Write everything; the entry as it will be read back, its facts taken from the bytes written."""
+    def _stage(self, staging: Path, entry: AnyEntry, files: Contents) -> str:
+        """Write everything; the name that the content asks for."""
         contents = {name: data if isinstance(data, bytes) else data.read_bytes() for name, data in sorted(files.items())}
-        complete = completed(entry, contents)
+        record = codec.dumps(completed(entry, contents)).encode()
         mode = self._make_dir(staging)
-        for name, data in {**contents, ENTRY_FILE: codec.dumps(complete).encode()}.items():
+        for name, data in {**contents, ENTRY_FILE: record}.items():
             self._files.write(staging / name, data, mode & 0o666)
-        return complete
+        return content_name(entry.workload, record)
 
     def _publish(self, staging: Path, final: Path) -> StoredEntry | KeptEntry:
         """Rename, tolerating races and remote file systems; what is read back afterwards decides. Raises OSError."""
-        problem: object = "it cannot be read back"
+        there = self.check(final)
         for delay_s in _RETRY_DELAYS_S:
-            time.sleep(delay_s)
-            there = self.check(final)
             if not isinstance(there, Bad):
                 return there
-            problem = there.reason
             if not there.gone:
                 self.quarantine(final, there)
             try:
@@ -198,10 +195,10 @@ class DirectoryStore:
             except OSError as error:
                 if error.errno not in TRANSIENT:
                     raise
-                problem = error
-        there = self.check(final)
+                time.sleep(delay_s)
+            there = self.check(final)
         if isinstance(there, Bad):
-            raise OSError(f"{final} was written but {problem}")
+            raise OSError(f"{final} was written but cannot be read back: {there.reason}")
         return there
 
     def quarantine(self, directory: Path, bad: Bad) -> None:
@@ -216,10 +213,10 @@ class DirectoryStore:
         for name in listed(place)[:-QUARANTINE_KEEP]:
             self.delete(place / name)
 
-    def _retire(self, entry: AnyEntry) -> None:
+    def _retire(self, entry: AnyEntry, entry_name: str) -> None:
         """Delete what ``entry`` has replaced: older entries for the same key and workload."""
         for name in self.names(entry.key):
-            if name.startswith(f"{entry.workload}-") and name != entry_name(entry):
+            if name.rpartition("-")[0] == entry.workload and name != entry_name:
                 other = self.read(entry.key, name)
                 if not isinstance(other, Bad) and other.key == entry.key and _age_gap(other, entry) > RETIRE_AFTER:
                     self.remove(self.branch(entry.key) / name)
@@ -236,7 +233,7 @@ class DirectoryStore:
         """A second look before an entry counts as damaged: a remote file may be a moment late."""
         found = read(directory, self._trust_others)
         if isinstance(found, Bad) and not found.gone:
-            time.sleep(_RETRY_DELAYS_S[1])
+            time.sleep(_RETRY_DELAYS_S[0])
             found = read(directory, self._trust_others)
         return found
 
@@ -271,7 +268,7 @@ def completed(entry: AnyEntry, contents: Mapping[str, bytes]) -> AnyEntry:
         if facts:
             raise RecordError("a decision to keep eager has no files")
     elif entry.files and dict(entry.files) != facts:
-        raise RecordError(f"the files of {entry_name(entry)} do not match their recorded hashes")
+        raise RecordError(f"the files of {entry.workload} do not match their recorded hashes")
     else:
         entry = replace(entry, files=facts)
     return decode_entry(codec.dumps(entry).encode())
