@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "torch_forge"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-FACADE = "api"
-"""``torch_forge/__init__.py`` gives out the names of ``api``, so importing a name from it is importing ``api``."""
+FACADE = "torch_forge"
+"""``torch_forge/__init__.py`` gives out names of the top row, so importing a name from it is importing from there."""
 FREE = {"version"}
 """Constants without imports; every part may read them."""
 MAX_LINES = 400
@@ -29,6 +29,7 @@ def layers() -> dict[str, int]:
 
 LAYER = layers()
 TOP = max(LAYER.values())
+LAYER[FACADE] = TOP
 
 
 def name_of(path: Path) -> str:
@@ -159,7 +160,7 @@ def test_imports_are_seen(source: str, expected: set[str]):
         ("planning", "generation", 1),
         ("planning", "records", 0),
         ("records", "settings", 1),
-        ("cli", "api", 0),
+        ("cli", "pipeline", 0),
         ("machine", "nonsense", 1),
     ],
     ids=["stage to stage", "downwards", "upwards", "top row", "unknown part"],

@@ -8,13 +8,13 @@ from __future__ import annotations
 import gc
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch_forge.errors import ForgeError, UsageError
-from torch_forge.machine.device import device_info
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.session import RegionResult
 from torch_forge.settings import Settings
@@ -37,6 +37,8 @@ class Forged(Protocol):
 
 
 Forge = Callable[[Function, tuple[Any, ...]], Forged]
+OpenForge = Callable[[str, float], AbstractContextManager[tuple[DeviceInfo, Forge]]]
+"""From a device name and the seconds one workload may take."""
 
 
 def workloads(suite: str, only: Sequence[str] = ()) -> tuple[Workload, ...]:
@@ -114,33 +116,40 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--device", help="default: the one that the suite is for")
 
 
-def run_command(arguments: Namespace, *, command: str, say: Callable[[str], None], forge: Forge | None = None) -> None:
+def run_command(
+    arguments: Namespace, *, command: str, say: Callable[[str], None], open_forge: OpenForge | None = None
+) -> None:
     """Run as the options say, a line per workload as it ends; an interrupt keeps the rows so far."""
     chosen = workloads(arguments.suite, arguments.only)
-    device = device_info(arguments.device or SUITES[arguments.suite], Settings.resolve())
-    forge = forge or _whole_forge(QUICK_BUDGET_S if arguments.quick else BUDGET_S)
-    say(f"{device.name}: copy {device.copy_gb_per_s:.0f} GB/s; times in microseconds")
-    say(HEADER)
-    rows: list[Row] = []
-    try:
-        for row in run(chosen, device, forge):
-            rows.append(row)
-            say(row_text(row))
-    finally:
-        for means in group_means(rows):
-            say(means_text(means))
-        if arguments.json and rows:
-            arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(report(rows, device, command=command).to_json())
-            say(f"written: {arguments.json}")
+    where = arguments.device or SUITES[arguments.suite]
+    budget_s = QUICK_BUDGET_S if arguments.quick else BUDGET_S
+    with (open_forge or _open_forge)(where, budget_s) as (device, forge):
+        say(f"{device.name}: copy {device.copy_gb_per_s:.0f} GB/s; times in microseconds")
+        say(HEADER)
+        rows: list[Row] = []
+        try:
+            for row in run(chosen, device, forge):
+                rows.append(row)
+                say(row_text(row))
+        finally:
+            for means in group_means(rows):
+                say(means_text(means))
+            if arguments.json and rows:
+                arguments.json.parent.mkdir(parents=True, exist_ok=True)
+                arguments.json.write_text(report(rows, device, command=command).to_json())
+                say(f"written: {arguments.json}")
 
 
-def _whole_forge(budget_s: float) -> Forge:
-    """``torch_forge.forge``, which has the two peers measured beside every kernel."""
+@contextmanager
+def _open_forge(where: str, budget_s: float) -> Iterator[tuple[DeviceInfo, Forge]]:
+    """``torch_forge.forge`` in one workshop for the whole suite: the workers are started once."""
     import torch_forge
+    from torch_forge.search.workshop import Workshop
 
-    def forge(function: Function, args: tuple[Any, ...]) -> Forged:
-        forged: Forged = torch_forge.forge(function, args, budget=budget_s)
-        return forged
+    settings = Settings.resolve(budget_s=budget_s)
+    with Workshop.open(where, settings) as shop:
 
-    return forge
+        def forge(function: Function, args: tuple[Any, ...]) -> Forged:
+            return torch_forge.forge(function, args, settings=settings, shop=shop)
+
+        yield shop.device, forge
