@@ -1,0 +1,118 @@
+"""Tasks for the worker pool's tests: each does one thing that a candidate may do to its worker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def echo(payload: Any, scratch: Path) -> Any:
+    sys.stdout.write("said on stdout\n")
+    os.write(2, b"said on stderr\n")
+    return payload
+
+
+def facts(payload: Any, scratch: Path) -> Any:
+    """What the environment of a task looks like."""
+    import torch
+
+    total = float(torch.ones(1 << 18).exp().sum())  # a parallel region: hangs if OpenMP was used before the fork
+    return {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "group": os.getpgid(0),
+        "cwd": os.getcwd(),
+        "scratch": str(scratch),
+        "environ": dict(os.environ),
+        "path": sys.path,
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.is_initialized(),
+        "descriptors": sorted(int(d) for d in os.listdir("/proc/self/fd")),
+        "sum": total,
+    }
+
+
+def raises(payload: Any, scratch: Path) -> Any:
+    raise ValueError("no such layout")
+
+
+def segfault(payload: Any, scratch: Path) -> Any:
+    ctypes.string_at(0)
+
+
+def abort(payload: Any, scratch: Path) -> Any:
+    os.abort()
+
+
+def recurse(payload: Any, scratch: Path) -> Any:
+    """Overflow the C stack."""
+    sys.setrecursionlimit(1 << 30)
+    libc = ctypes.CDLL(None)
+    compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    numbers = (ctypes.c_int * 2)(2, 1)
+
+    def again(a: int, b: int) -> int:
+        libc.qsort(numbers, 2, 4, callback)
+        return 0
+
+    callback = compare(again)
+    libc.qsort(numbers, 2, 4, callback)
+
+
+def exit_early(payload: Any, scratch: Path) -> Any:
+    os._exit(payload)
+
+
+def sys_exit(payload: Any, scratch: Path) -> Any:
+    sys.exit(payload)
+
+
+def close_everything(payload: Any, scratch: Path) -> Any:
+    os.closerange(0, 256)
+    return "unheard"
+
+
+def scribble(payload: Any, scratch: Path) -> Any:
+    """Write garbage to every descriptor."""
+    for descriptor in range(256):
+        try:
+            os.write(descriptor, b"\xff" * 64)
+        except OSError:
+            continue
+    return "unheard"
+
+
+def too_large(payload: Any, scratch: Path) -> Any:
+    return "x" * payload
+
+
+def not_plain(payload: Any, scratch: Path) -> Any:
+    return {"set": {1}}
+
+
+def hang(payload: Any, scratch: Path) -> Any:
+    """Ignore every signal that can be ignored, with a grandchild, whose pid goes to the file ``payload``."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    grandchild = subprocess.Popen(["sleep", "600"])
+    Path(payload).write_text(f"{os.getpid()} {grandchild.pid}")
+    time.sleep(600)
+
+
+def leave_grandchild(payload: Any, scratch: Path) -> Any:
+    return subprocess.Popen(["sleep", "600"]).pid
+
+
+def kill_parent(payload: Any, scratch: Path) -> Any:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def allocate(payload: Any, scratch: Path) -> Any:
+    return len(bytearray(payload))
