@@ -23,7 +23,7 @@ from torch_forge.caching.upkeep import Located
 from torch_forge.errors import CacheError, RecordError
 from torch_forge.machine.files import atomic_write
 from torch_forge.records import codec
-from torch_forge.records.entry import SCHEMA, entry_name
+from torch_forge.records.entry import SAFE_NAME, SCHEMA, entry_name
 
 MANIFEST = "manifest.json"
 MAX_MEMBERS = 100_000
@@ -157,10 +157,14 @@ def _member_reason(member: tarfile.TarInfo, folder: str, file: str) -> str:
     """Why a member is refused; empty if it is not."""
     if member.type not in {tarfile.REGTYPE, tarfile.AREGTYPE} or member.sparse is not None:
         return "not a plain file"
-    if not (folder == "" and file == MANIFEST) and (folder.count("/") != 2 or file not in FILE_NAMES | {ENTRY_FILE}):
+    if member.name != MANIFEST and not _is_entry_file(folder.split("/"), file):
         return "not a name that an export writes"
     limit = MAX_FILE_BYTES if file in FILE_NAMES else MAX_JSON_BYTES
     return f"{member.size} bytes, more than {limit}" if member.size > limit else ""
+
+
+def _is_entry_file(folders: list[str], file: str) -> bool:
+    return len(folders) == 3 and all(SAFE_NAME.fullmatch(f) for f in folders) and file in FILE_NAMES | {ENTRY_FILE}
 
 
 def _check_manifest(tar: tarfile.TarFile, files: dict[str, tarfile.TarInfo]) -> None:
