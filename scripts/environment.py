@@ -45,6 +45,8 @@ CPU_TORCH = "torch==2.13.0"
 """The release whose CPU build is smallest where an index or a wheel folder serves one; see docs/contributing.md."""
 CUDA_TORCH = "torch>=2.11,<2.15"
 MIN_TORCH = (2, 11)
+INCOMPLETE = " with what was there"
+"""Ends the stamp of an environment for which nothing could be downloaded."""
 CUDA_BUILD_GB = 12
 """Disk that a CUDA build of torch needs while it is installed."""
 
@@ -125,11 +127,14 @@ def stamp_text(role: str) -> str:
     return f"{role} {sys.version_info[:2]} {ROOT} {hashlib.sha256(sources).hexdigest()}"
 
 
-def is_ready(role: str) -> bool:
-    """Whether ``.venv`` was made for this role, or for one that includes it, from the present files."""
+def is_ready(role: str, *, strict: bool = False) -> bool:
+    """Whether ``.venv`` was made for this role, or for one that includes it, from the present files. strict: completely."""
     names = list(EXTRAS)
     wider = names[names.index(role) :]
-    return PYTHON.exists() and any(_stamp(r).is_file() and _stamp(r).read_text() == stamp_text(r) for r in wider)
+    endings = ("",) if strict else ("", INCOMPLETE)
+    return PYTHON.exists() and any(
+        _stamp(r).is_file() and _stamp(r).read_text() == stamp_text(r) + ending for r in wider for ending in endings
+    )
 
 
 def _stamp(role: str) -> Path:
@@ -145,16 +150,18 @@ def make(role: str, *, strict: bool) -> None:
         _lend_packages()
     wanted = [choice.requirement] if choice.requirement and not _venv_has_torch() else []
     extras = ",".join(EXTRAS[role])
-    patience = ["--retries", "0", "--timeout", "10"] if choice.borrow else []
+    may_lack = choice.borrow and not strict
+    patience = ["--retries", "0", "--timeout", "10"] if may_lack else []
     say("installing the package and what it needs; on a new machine this is most of the time")
-    if _pip("install", *patience, *wanted, "-e", f"{ROOT}[{extras}]"):
+    if _pip("install", *patience, *wanted, "-e", f"{ROOT}[{extras}]", silent=may_lack):
         _stamp(role).write_text(stamp_text(role))
         return
-    if strict or not choice.borrow:
+    if not may_lack:
         raise SystemExit(
             "environment: pip failed; its message is above. Without a network, start from a Python that has torch."
         )
     _install_offline()
+    _stamp(role).write_text(stamp_text(role) + INCOMPLETE)
 
 
 def _create_venv() -> None:
@@ -179,8 +186,8 @@ def _lend_packages() -> None:
 
 
 def _install_offline() -> None:
-    say("nothing could be downloaded: going on with what this Python has")
-    if not _pip("install", "--no-index", "--no-deps", "--no-build-isolation", "-e", str(ROOT)):
+    say("nothing could be downloaded: going on with what this Python has; delete .venv to try again")
+    if not _pip("install", "--no-index", "--no-deps", "--no-build-isolation", "-e", str(ROOT), silent=True):
         (_site_packages() / "torch-forge-checkout.pth").write_text(f"{ROOT}\n")
         say("the package is used from the checkout, without its command `torch-forge` (use python -m torch_forge.cli.main)")
     code = f"import importlib.util as u; print(*[m for m in {MODULES} if not u.find_spec(m)], sep=', ')"
@@ -197,7 +204,7 @@ def _venv_has_torch() -> bool:
     return _quiet([str(PYTHON), "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"])
 
 
-def _pip(*arguments: str) -> bool:
+def _pip(*arguments: str, silent: bool = False) -> bool:
     if _quiet([str(PYTHON), "-m", "pip", "--version"]):
         command = [str(PYTHON), "-m", "pip"]
     elif importlib.util.find_spec("pip"):
@@ -206,7 +213,8 @@ def _pip(*arguments: str) -> bool:
         return False
     # Only errors are shown. What a script imports is compiled at its first import; all of transformers would take longest.
     options = ["-q", "-q", "--disable-pip-version-check"] + ["--no-compile"] * (arguments[0] == "install")
-    return subprocess.run([*command, arguments[0], *options, *arguments[1:]], check=False).returncode == 0
+    full = [*command, arguments[0], *options, *arguments[1:]]
+    return subprocess.run(full, check=False, capture_output=silent).returncode == 0
 
 
 def _quiet(command: list[str]) -> bool:
@@ -229,7 +237,7 @@ def main() -> None:
             f"environment: Python 3.10 or newer is needed, this is {sys.version.split()[0]}; set PYTHON=python3.12, say"
         )
     fcntl.flock(os.open(ROOT / "scripts", os.O_RDONLY), fcntl.LOCK_EX)  # two scripts started at once make one environment
-    if not is_ready(arguments.role):
+    if not is_ready(arguments.role, strict=arguments.strict):
         make(arguments.role, strict=arguments.strict)
 
 
