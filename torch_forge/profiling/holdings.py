@@ -2,7 +2,8 @@
 
 A user's model is a module, a bound method, a partial, a closure over a module, or an object with one inside. State is
 saved, and devices are read, from what is found here; so the search goes through containers, closures, the globals
-that a function names, and the attributes of plain objects, but never into library code.
+that a function names, and the attributes of plain objects, but never into library code. From a module it follows only
+containers: an attribute may lead to a trainer, and from there to everything.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
+"""Attributes of a module that torch fills; everything else in it is the author's."""
 _STATE = (torch.Tensor, nn.Module, torch.Generator)
 MAX_DEPTH = 8
 """Containers, closures and objects inside one another; deeper than this nobody hides a model."""
@@ -28,9 +31,9 @@ class Holdings:
     """Everything found, each object once, in the order of discovery."""
 
     modules: tuple[nn.Module, ...]
-    """Outermost modules; their children are not listed."""
+    """Outermost modules; their registered children are not listed."""
     tensors: tuple[torch.Tensor, ...]
-    """Tensors outside modules."""
+    """Tensors that are neither parameters nor buffers."""
     generators: tuple[torch.Generator, ...]
 
     @property
@@ -66,7 +69,7 @@ class Holdings:
 
 def holdings_of(*values: object) -> Holdings:
     """Search the values and what they hold."""
-    leaves = list(_leaves(values, {}, 0))
+    leaves = list(_leaves(values, {}, 0, True))
     return Holdings(
         modules=tuple(leaf for leaf in leaves if isinstance(leaf, nn.Module)),
         tensors=tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
@@ -79,19 +82,33 @@ def tensors_of(value: object) -> list[torch.Tensor]:
     return list(holdings_of(value).tensors)
 
 
-def _leaves(value: object, seen: dict[int, object], depth: int) -> Iterator[object]:
-    """seen: by id; it also keeps the objects alive, so that no id is used twice."""
+def _leaves(value: object, seen: dict[int, object], depth: int, objects: bool) -> Iterator[object]:
+    """seen: by id; it keeps the objects alive, so that no id is used twice. objects: whether to look into plain ones."""
     if isinstance(value, (str, bytes, int, float, complex, type(None))) or id(value) in seen or depth > MAX_DEPTH:
         return
     seen[id(value)] = value
     if isinstance(value, _STATE):
         yield value
+        if isinstance(value, nn.Module):
+            yield from _unregistered(value, seen)
         return
-    for child in _children(value):
-        yield from _leaves(child, seen, depth + 1)
+    for child in _children(value, objects):
+        yield from _leaves(child, seen, depth + 1, objects)
 
 
-def _children(value: object) -> Iterable[object]:
+def _unregistered(root: nn.Module, seen: dict[int, object]) -> Iterator[object]:
+    """State in plain attributes of a module and its children."""
+    modules = list(root.modules())
+    for module in modules:
+        for registered in (module, *module._parameters.values(), *module._buffers.values()):
+            seen[id(registered)] = registered
+    for module in modules:
+        for name, value in vars(module).items():
+            if name not in REGISTRIES:
+                yield from _leaves(value, seen, 0, False)
+
+
+def _children(value: object, objects: bool) -> Iterable[object]:
     match value:
         case Mapping():
             return list(value.values())
@@ -110,7 +127,7 @@ def _children(value: object) -> Iterable[object]:
     leaves = pytree.tree_leaves(value)  # a container type that somebody registered
     if len(leaves) != 1 or leaves[0] is not value:
         return leaves
-    if type(value).__module__.partition(".")[0] in ("torch", "builtins", "numpy"):
+    if not objects or type(value).__module__.partition(".")[0] in ("torch", "builtins", "numpy"):
         return []
     return list(getattr(value, "__dict__", {}).values())
 

@@ -28,7 +28,6 @@ from torch_forge.profiling.holdings import Holdings, holdings_of
 
 logger = logging.getLogger(__name__)
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _MUTABLE = (dict, list, set, deque)
 
 
@@ -56,13 +55,11 @@ class State:
         """held: of the target; given: of its arguments."""
         self.parameters = list(held.parameters)
         self.arguments = list(given.tensors)
-        modules = list(held.submodules)
-        loose = [t for m in modules for t in holdings_of(_plain_attributes(m)).tensors]
-        tensors = {id(t): t for t in [*held.buffers, *held.tensors, *loose, *given.tensors]}
+        tensors = {id(t): t for t in [*held.buffers, *held.tensors, *given.tensors]}
         for parameter in self.parameters:
             tensors.pop(id(parameter), None)
         self._tensors = [_SavedTensor.of(t) for t in tensors.values()]
-        self._modules = [_SavedModule.of(m) for m in modules]
+        self._modules = [_SavedModule.of(m) for m in held.submodules]
         self._versions = [_version(p) for p in self.parameters]
         self._generators = _Generators((*held.generators, *given.generators))
 
@@ -151,10 +148,6 @@ class _SavedModule:
             parameter = self.module._parameters[name]
             if parameter is not None and parameter.requires_grad != flag:
                 parameter.requires_grad_(flag)
-
-
-def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if name not in _REGISTRIES}
 
 
 def _refill(container: Any, content: Any) -> None:

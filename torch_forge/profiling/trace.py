@@ -111,8 +111,8 @@ def _has_kernel(name: str) -> bool:
     """Whether an operation has a kernel of its own under some overload; without an observation, this finds the leaves."""
     schemas = torch._C._jit_get_schemas_for_operator(name) if "::" in name else []
     full = [f"{name}.{s.overload_name}" if s.overload_name else name for s in schemas if "out" not in s.overload_name]
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key
-    return any(not composite(each, "CompositeImplicitAutograd") for each in full)
+    known = [each for each in full if torch._C._dispatch_has_kernel(each)]  # some exist for TorchScript only
+    return any(not torch._C._dispatch_has_kernel_for_dispatch_key(each, "CompositeImplicitAutograd") for each in known)
 
 
 def overlay(run: Run, seen: Sequence[Seen]) -> Run:

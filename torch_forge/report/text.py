@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torch_forge.report.cells import HEADERS, NUMERIC, cells, percent
+from torch_forge.report.cells import HEADERS, MISSING, NUMERIC, cells, percent
 from torch_forge.report.summarize import ReportData
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WIDTH = 110
 GAP = "  "
+SHORTEST_NAME = 6
 COLOURS = {"installed": "green", "kept eager": "default", "failed": "yellow", "undone": "yellow"}
 
 
@@ -75,25 +76,26 @@ def render_rich(data: ReportData) -> Group:
 
 def _table(data: ReportData, width: int) -> Iterator[str]:
     """Columns as wide as their contents; names are shortened to fit, numbers never; the reason goes below its row."""
-    rows = [HEADERS, *(cells(row) for row in data.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADERS))]
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    for i in (1, 0):  # module first, then region
-        cut = min(max(excess, 0), max(widths[i] - 8, 0))
-        widths[i] -= cut
-        excess -= cut
-    yield _line(HEADERS, widths)
-    yield GAP.join("-" * w for w in widths)
-    for row in data.rows:
-        yield _line(cells(row), widths)
+    columns = [column for column in zip(HEADERS, *map(cells, data.rows), strict=True) if set(column[1:]) != {MISSING}]
+    widths = {column[0]: max(map(len, column)) for column in columns}
+    excess = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
+    for name in ("module", "region"):
+        cut = min(max(excess, 0), max(widths.get(name, 0) - SHORTEST_NAME, 0))
+        if cut:
+            widths[name] -= cut
+            excess -= cut
+    head, *body = zip(*columns, strict=True)
+    yield _line(head, widths)
+    yield GAP.join("-" * w for w in widths.values())
+    for row, values in zip(data.rows, body, strict=True):
+        yield _line(values, widths)
         for text in (row.why, row.details):
             yield from _wrap(text, width, "    ")
 
 
-def _line(values: tuple[str, ...], widths: list[int]) -> str:
-    shown = (_short(value, w) for value, w in zip(values, widths, strict=True))
-    aligned = zip(shown, widths, HEADERS, strict=True)
-    return GAP.join(v.rjust(w) if header in NUMERIC else v.ljust(w) for v, w, header in aligned).rstrip()
+def _line(values: Sequence[str], widths: Mapping[str, int]) -> str:
+    shown = zip(values, widths.items(), strict=True)
+    return GAP.join(v.rjust(w) if name in NUMERIC else _short(v, w).ljust(w) for v, (name, w) in shown).rstrip()
 
 
 def _short(text: str, width: int) -> str:
