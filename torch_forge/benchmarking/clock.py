@@ -1,0 +1,123 @@
+"""Time one call fairly: caches flushed, and on a GPU by events that are checked against the wall.
+
+Before a sample, a buffer larger than the last-level cache is written; on the CPU the same code is then run once on other
+data, so that what is cold is the data and not the interpreter. Short calls are timed several to a sample, each on other
+inputs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Call = Callable[[int], object]
+"""Runs once on the input set with this number and returns what it allocated."""
+
+MIN_SAMPLE_US = 20.0
+"""Shorter than this, events and timers are too coarse: several calls make a sample."""
+MAX_CALLS = 32
+_CPU_FLUSH_BYTES = (8 << 20, 96 << 20)
+"""At least and at most: beyond the last-level cache where that is affordable (10 ms a sample)."""
+_GPU_FLUSH_FACTOR = 2
+"""Times the L2: one L2-sized write can leave lines of the previous run in a partitioned L2 (H100)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Several calls of one side."""
+
+    call_us: float
+    """Microseconds of one call."""
+    spent_us: float
+    waited_us: float
+    """As in ``stats.Round``."""
+    results: list[Any]
+    """What the calls returned."""
+
+
+class CpuClock:
+    """perf_counter_ns around the calls."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        least, most = _CPU_FLUSH_BYTES
+        self._buffer = torch.zeros(min(max(cache_bytes * 5 // 4, least), most), dtype=torch.uint8)
+
+    def sample(self, call: Call, sets: Sequence[int], warm: int) -> Sample:
+        """One call on each of ``sets``, caches flushed before; ``warm`` is an input set that is not timed."""
+        results: list[Any] = []
+        self._buffer.add_(1)
+        waited = waited_us()
+        call(warm)
+        begin = time.perf_counter_ns()
+        for number in sets:
+            results.append(call(number))  # noqa: PERF401 (a comprehension would be one more frame in the timed region)
+        end = time.perf_counter_ns()
+        spent = (end - begin) / 1e3
+        return Sample(spent / len(sets), spent, waited_us() - waited, results)
+
+    def wall_us(self, call: Call, sets: Sequence[int]) -> float:
+        """Microseconds of one call by the wall, caches warm."""
+        begin = time.perf_counter_ns()
+        for number in sets:
+            call(number)
+        return (time.perf_counter_ns() - begin) / 1e3 / len(sets)
+
+
+class CudaClock:
+    """Events on the current stream; the flush before them hides the launch, so they see the device only."""
+
+    def __init__(self, cache_bytes: int, device: torch.device) -> None:
+        nbytes = max(_GPU_FLUSH_FACTOR * cache_bytes, 32 << 20)
+        self._buffer = torch.zeros(nbytes // 4, dtype=torch.int32, device=device)
+        self._device = device
+
+    def sample(self, call: Call, sets: Sequence[int], warm: int) -> Sample:
+        """One call on each of ``sets``, the L2 flushed before, in device time."""
+        del warm  # the interpreter runs while the flush does
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        self._buffer.add_(1)
+        begin.record()
+        results = [call(number) for number in sets]
+        end.record()
+        torch.cuda.synchronize(self._device)
+        spent = begin.elapsed_time(end) * 1e3
+        return Sample(spent / len(sets), spent, 0.0, results)
+
+    def wall_us(self, call: Call, sets: Sequence[int]) -> float:
+        """Microseconds of one call by the wall, all streams of the device included."""
+        torch.cuda.synchronize(self._device)
+        begin = time.perf_counter_ns()
+        for number in sets:
+            call(number)
+        torch.cuda.synchronize(self._device)
+        return (time.perf_counter_ns() - begin) / 1e3 / len(sets)
+
+
+def waited_us() -> float:
+    """Time that threads of this process, while ready to run, have waited for a core so far; 0 where Linux does not tell."""
+    total = 0
+    try:
+        for task in os.scandir("/proc/self/task"):
+            with open(f"{task.path}/schedstat", "rb") as file:
+                total += int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return total / 1e3
+
+
+Clock = CpuClock | CudaClock
+
+
+def clock_for(device: torch.device, cache_bytes: int) -> Clock:
+    """The clock of a device; its flush buffer is allocated now."""
+    return CudaClock(cache_bytes, device) if device.type == "cuda" else CpuClock(cache_bytes)
+
+
+def calls_per_sample(call_us: float) -> int:
+    """How many calls make a sample that is long enough to time."""
+    return max(1, min(MAX_CALLS, round(MIN_SAMPLE_US / max(call_us, 0.1))))
