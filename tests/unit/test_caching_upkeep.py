@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disks import UnflushedDisk
 from tests.support.entries import make_entry, make_files, make_kept, make_key, make_trial, workload_id
 from torch_forge.caching import exchange, upkeep
 from torch_forge.caching.entry import ENTRY_FILE, StoredEntry
@@ -41,7 +42,7 @@ def ago(days: float) -> str:
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
     """Two kernels and a decision for one device, a kernel for another; made 40, 30, 20 and 10 days ago."""
-    store = DirectoryStore(tmp_path / "cache")
+    store = DirectoryStore(tmp_path / "cache", files=UnflushedDisk())
     store.put(make_entry(workload_id(0), created=ago(40)), make_files())
     store.put(make_entry(workload_id(1), created=ago(30)), make_files())
     store.put(make_kept(workload_id(2), created=ago(20)), {})
