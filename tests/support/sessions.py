@@ -22,7 +22,8 @@ def region_result(**changes: Any) -> RegionResult:
         "name": "softmax", "problem": "p" * 16, "workload": "w" * 16, "calls": 4, "share": 0.4, "eager_us": 212.0,
         "inductor_us": 218.0, "forge_us": 84.0, "bound_us": 63.0, "verdict": "installed",
         "why": "2.5x eager, 2.6x torch.compile", "origin": "template", "error": ErrorStats(2e-3, 4e-3, (0, 0)),
-        "eager_error": ErrorStats(2e-3, 4e-3, (0, 0)), "from_cache": False, "outcomes": {"passed": 7, "not built": 1}, "seconds": 9.5,
+        "eager_error": ErrorStats(2e-3, 4e-3, (0, 0)), "from_cache": False,
+        "outcomes": {"passed": 7, "not built": 1}, "seconds": 9.5,
     }  # fmt: skip
     return RegionResult(**{**defaults, **changes})
 

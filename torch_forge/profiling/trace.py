@@ -22,6 +22,9 @@ from torch_forge.profiling.observe import Seen
 MARK = "torch_forge: one run"
 """Names the event that spans one run; outside the model, so the model is not altered."""
 
+OTHER_KERNELS = "other kernels"
+"""Stands in for the operation where there is none."""
+
 Run = list[tuple[Seen, float]]
 """The operations of one run in order, with their microseconds."""
 
@@ -50,7 +53,8 @@ def traced(prepare: Callable[[], Callable[[], object]], runs: int, device: torch
     events = session.events() if listed is None else listed
     marks = [e for e in events if e.name == MARK and e.device_type == DeviceType.CPU][1:]
     names = {s.op for s in seen}
-    return [overlay([*_launched_outside(mark, device), *_run_events(mark, names, device)], seen) for mark in marks]
+    kernels = [e for e in events if e.device_type != DeviceType.CPU and not e.is_user_annotation]
+    return [overlay([*_run_events(mark, names, device), *_other_kernels(mark, kernels)], seen) for mark in marks]
 
 
 def _session(device: torch.device) -> Any:
@@ -62,13 +66,20 @@ def _session(device: torch.device) -> Any:
             return importlib.import_module("torch.autograd.profiler_legacy").profile(record_shapes=True)
     else:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities, record_shapes=True)
+    # There is one cycle, so nothing accumulates; torch 2.11 warns of lost cycles without it.
+    return torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
 
 
-def _launched_outside(mark: Any, device: torch.device) -> Iterator[tuple[Seen, float]]:
-    """Kernels that no operation launched: Triton and CUDA code called from Python."""
-    if device.type != "cpu" and (us := _kernel_us(mark)) > 0:
-        yield Seen("kernels outside torch operations", (), ""), us
+def _other_kernels(mark: Any, kernels: Sequence[Any]) -> Iterator[tuple[Seen, float]]:
+    """Kernels that no operation of the run launched: Triton and CUDA code called from Python, and other threads' work.
+
+    The run waits for the device before it ends, so that every kernel lies within its span.
+    """
+    span = mark.time_range
+    all_us = sum(k.time_range.elapsed_us() for k in kernels if span.start <= k.time_range.start <= span.end)
+    other_us = all_us - sum(_total_kernel_us(child) for child in mark.cpu_children)
+    if other_us > 0.1:  # not a rounding error: kernels take microseconds
+        yield Seen(OTHER_KERNELS, (), ""), other_us
 
 
 def _run_events(event: Any, names: set[str], device: torch.device) -> Iterator[tuple[Seen, float]]:
@@ -88,9 +99,11 @@ def _run_events(event: Any, names: set[str], device: torch.device) -> Iterator[t
 
 def _total_us(event: Any, device: torch.device) -> float:
     """Time of an event and all below it."""
-    if device.type == "cpu":
-        return float(event.cpu_time_total)
-    return _kernel_us(event) + sum(_total_us(child, device) for child in event.cpu_children)
+    return float(event.cpu_time_total) if device.type == "cpu" else _total_kernel_us(event)
+
+
+def _total_kernel_us(event: Any) -> float:
+    return _kernel_us(event) + sum(_total_kernel_us(child) for child in event.cpu_children)
 
 
 def _kernel_us(event: Any) -> float:
