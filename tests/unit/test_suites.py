@@ -162,7 +162,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize("calls_before_interrupt", [5, 1], ids=["whole", "interrupted"])
-def test_the_command_writes_what_was_measured_even_if_interrupted(tmp_path, calls_before_interrupt: int):
+def test_the_file_always_holds_the_rows_so_far(tmp_path, calls_before_interrupt: int):
     calls = iter(range(calls_before_interrupt))
 
     def forge(fn, args):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F  # noqa: N812  the name everybody knows
+import torch.nn.functional as F
 from torch import Tensor
 
 EPS = 1e-6

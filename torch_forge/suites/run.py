@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch_forge.errors import ForgeError, UsageError
+from torch_forge.machine.files import atomic_write
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.session import RegionResult
 from torch_forge.settings import Settings
@@ -72,7 +73,7 @@ def _run_one(workload: Workload, device: DeviceInfo, forge: Forge, seed: int) ->
     return Row(
         name=workload.name,
         group=workload.group,
-        eager_us=region.eager_us,
+        eager_us=region.eager_us or None,  # 0: nothing was forged, so nothing was timed
         inductor_us=region.inductor_us,
         forge_us=region.forge_us,
         bound_us=bound_us,
@@ -119,10 +120,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run_command(
     arguments: Namespace, *, command: str, say: Callable[[str], None], open_forge: OpenForge | None = None
 ) -> None:
-    """Run as the options say, a line per workload as it ends; an interrupt keeps the rows so far."""
+    """Run as the options say, a line per workload as it ends; the file always holds the rows so far."""
     chosen = workloads(arguments.suite, arguments.only)
     where = arguments.device or SUITES[arguments.suite]
     budget_s = QUICK_BUDGET_S if arguments.quick else BUDGET_S
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
     with (open_forge or _open_forge)(where, budget_s) as (device, forge):
         say(f"{device.name}: copy {device.copy_gb_per_s:.0f} GB/s; times in microseconds")
         say(HEADER)
@@ -131,13 +134,11 @@ def run_command(
             for row in run(chosen, device, forge):
                 rows.append(row)
                 say(row_text(row))
+                if arguments.json:  # after each row: a run of hours may be killed
+                    atomic_write(arguments.json, report(rows, device, command=command).to_json())
         finally:
             for means in group_means(rows):
                 say(means_text(means))
-            if arguments.json and rows:
-                arguments.json.parent.mkdir(parents=True, exist_ok=True)
-                arguments.json.write_text(report(rows, device, command=command).to_json())
-                say(f"written: {arguments.json}")
 
 
 @contextmanager
