@@ -17,9 +17,9 @@ from torch_forge.records.tensors import TensorSpec
 
 RELU = """
 #include "forge.h"
-// dims: number of elements of a dense tensor. Config 1 stands for a vector kernel: it refuses an address that is not 16-byte aligned.
-extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t config, int64_t threads,
-                            void* workspace, void* stream) {
+// dims: number of elements of a dense tensor. Config 1 stands for a vector kernel: it refuses an address off 16 bytes.
+extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out,
+                            const int64_t* dims, int64_t config, int64_t threads, void* workspace, void* stream) {
   if (config > 1 || threads < 1 || stream) return FORGE_BAD_CONFIG;
   const float* x = (const float*)in[0].data;
   float* y = (float*)out[0].data;
@@ -32,7 +32,8 @@ extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const
 ADD_MUL = """
 #include "forge.h"
 // Two outputs; sums in the workspace first, which must be 256-byte aligned.
-extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t, int64_t, void* workspace, void*) {
+extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out,
+                            const int64_t* dims, int64_t, int64_t, void* workspace, void*) {
   if (!workspace || ((uintptr_t)workspace & 255)) return FORGE_UNSUPPORTED;
   const double *a = (const double*)in[0].data, *b = (const double*)in[1].data;
   double *sum = (double*)out[0].data, *product = (double*)out[1].data, *scratch = (double*)workspace;
@@ -45,7 +46,8 @@ extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const
 STRIDED_COPY = """
 #include "forge.h"
 // Any layout to a row-major output, two dimensions, addresses from the tensors' own sizes and strides.
-extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t*, int64_t, int64_t, void*, void*) {
+extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out,
+                            const int64_t*, int64_t, int64_t, void*, void*) {
   const float* x = (const float*)in[0].data;
   float* y = (float*)out[0].data;
   for (int64_t r = 0; r < in[0].sizes[0]; ++r)
@@ -58,7 +60,8 @@ extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const
 GATHER = """
 #include "forge.h"
 // out[i] = table[index[i]]; dims: table length, index length.
-extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t, int64_t, void*, void*) {
+extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out,
+                            const int64_t* dims, int64_t, int64_t, void*, void*) {
   const int64_t* index = (const int64_t*)in[1].data;
   for (int64_t i = 0; i < dims[1]; ++i) {
     if (index[i] < 0 || index[i] >= dims[0]) return FORGE_INDEX_ERROR;

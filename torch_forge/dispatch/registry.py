@@ -103,7 +103,7 @@ def load_op(
     glue_library: Path | str,
     kernel_library: Path | str,
 ) -> OpHandle:
-    """The operator of a problem with one of its kernels loaded; asking again costs two dict lookups and a hash of the kernel.
+    """The operator of a problem with one of its kernels loaded; asking again loads nothing.
 
     The first glue loaded for an operator and backend stays; its own operator name wins over ``name``, which does not
     belong to a problem's identity. Raises LoadError, BindError.
@@ -157,10 +157,10 @@ def _define(name: str, input_count: int, output_count: int) -> None:
         return
     import torch
 
-    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
     # Compilers must hand over exactly the strides that were traced: bindings compare them.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-    library.define(schema(name, input_count, output_count), tags=tags)
+    library.define(schema(name, input_count, output_count), tags=tags)  # type: ignore[no-untyped-call]
 
     def fake(*inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         return _fake_outputs(name, inputs)
@@ -225,7 +225,8 @@ class Registry:
         key = (workload, device)
         with self._lock:
             entry = self._entries.get(key)
-            if entry is None or (entry.handle.name, entry.handle.kernel, entry.binding) != (handle.name, handle.kernel, binding):
+            wanted = (handle.name, handle.kernel, binding)
+            if entry is None or (entry.handle.name, entry.handle.kernel, entry.binding) != wanted:
                 replaced, entry = entry, Entry(handle, binding, handle.bind(binding, device_index=device_index))
                 self._entries[key] = entry
                 if replaced is not None:
