@@ -64,7 +64,9 @@ class CacheError(ForgeError):
     """The cache directory cannot be read or written, or is not safe to trust."""
 
     exit_code = 6
-    advice = "Set TORCH_FORGE_CACHE_DIR to a directory that only you can write to; `torch-forge cache info` shows the one in use."
+    advice = (
+        "Set TORCH_FORGE_CACHE_DIR to a directory that only you can write to; `torch-forge cache info` shows the one in use."
+    )
 
 
 class WorkerError(ForgeError):

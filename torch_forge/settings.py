@@ -14,7 +14,10 @@ from typing import Any
 from torch_forge.errors import UsageError
 
 ENVIRONMENT: Mapping[str, tuple[str, str]] = {
-    "TORCH_FORGE_CACHE_DIR": ("cache_dir", "where winners are kept; default: the user cache directory (XDG_CACHE_HOME is honoured)"),
+    "TORCH_FORGE_CACHE_DIR": (
+        "cache_dir",
+        "where winners are kept; default: the user cache directory (XDG_CACHE_HOME is honoured)",
+    ),
     "TORCH_FORGE_DISABLE": ("disabled", "1: never tune and never install, every model runs as it is"),
     "TORCH_FORGE_STRICT": ("strict", "1: a missing compiler or an unusable cache is an error instead of a warning"),
     "TORCH_FORGE_SKIP_CACHE": ("skip_cache", "1: neither read nor write the cache"),
@@ -58,7 +61,9 @@ class Settings:
 
     @classmethod
     def resolve(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
-        """Defaults, then the environment, then arguments that are not None. Raises UsageError on a value of the wrong form."""
+        """Defaults, then the environment, then arguments that are not None. Raises UsageError on a value of the wrong
+        form.
+        """
         environ = os.environ if environ is None else environ
         settings = cls(cache_dir=default_cache_dir(environ))
         types = {f.name: type(getattr(settings, f.name)) for f in fields(cls)}
@@ -73,6 +78,10 @@ class Settings:
         layer.update({k: v for k, v in arguments.items() if v is not None})
         return replace(settings, **layer)
 
+    def with_(self, **changes: Any) -> Settings:
+        """A copy with some fields changed; None leaves a field as it is."""
+        return replace(self, **{k: v for k, v in changes.items() if v is not None})
+
 
 def default_cache_dir(environ: Mapping[str, str]) -> Path:
     """``$XDG_CACHE_HOME/torch_forge`` or ``~/.cache/torch_forge``."""
@@ -80,10 +89,12 @@ def default_cache_dir(environ: Mapping[str, str]) -> Path:
     return Path(base) / "torch_forge"
 
 
-def _parse(variable: str, text: str, wanted: type) -> Any:
+def _parse(variable: str, text: str, wanted: Any) -> Any:
     try:
         if wanted is bool:
-            return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[text.lower()]
+            return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
+                text.lower()
+            ]
         if issubclass(wanted, Path):
             return Path(text).expanduser()
         return wanted(text)

@@ -12,17 +12,27 @@ import torch
 from torch_forge.records.program import CheckedIndex, IndexValue, Load, Lowered, Op, Part, Reduce, Scan, Store
 
 _FUNCTIONS = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide, "remainder": torch.remainder, "fmod": torch.fmod,
-    "pow": torch.pow, "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "reciprocal": torch.reciprocal, "square": torch.square,
-    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log,
-    "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "tanh": torch.tanh,
-    "sinh": torch.sinh, "cosh": torch.cosh, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan, "atan2": torch.atan2,
-    "erf": torch.erf, "erfc": torch.erfc, "sigmoid": torch.sigmoid, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
-    "round": torch.round, "max": torch.maximum, "min": torch.minimum, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
-    "eq": torch.eq, "ne": torch.ne, "where": torch.where, "isnan": torch.isnan, "isinf": torch.isinf, "and": torch.logical_and,
-    "or": torch.logical_or, "xor": torch.logical_xor, "not": torch.logical_not, "bit_and": torch.bitwise_and, "bit_or": torch.bitwise_or,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide, "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "pow": torch.pow, "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "reciprocal": torch.reciprocal,
+    "square": torch.square,
+    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
+    "log": torch.log,
+    "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "sin": torch.sin, "cos": torch.cos,
+    "tan": torch.tan, "tanh": torch.tanh,
+    "sinh": torch.sinh, "cosh": torch.cosh, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
+    "atan2": torch.atan2,
+    "erf": torch.erf, "erfc": torch.erfc, "sigmoid": torch.sigmoid, "floor": torch.floor, "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "round": torch.round, "max": torch.maximum, "min": torch.minimum, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
+    "ge": torch.ge,
+    "eq": torch.eq, "ne": torch.ne, "where": torch.where, "isnan": torch.isnan, "isinf": torch.isinf,
+    "and": torch.logical_and,
+    "or": torch.logical_or, "xor": torch.logical_xor, "not": torch.logical_not, "bit_and": torch.bitwise_and,
+    "bit_or": torch.bitwise_or,
     "bit_xor": torch.bitwise_xor, "bit_not": torch.bitwise_not, "cast": lambda x: x,
-    "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "floor_div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "floor_div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
 }  # fmt: skip
 
 
@@ -51,19 +61,22 @@ class _Part:
     def run(self) -> None:
         for s in self.part.body:
             if isinstance(s, Store):
-                self.storages[s.tensor][self.index(s.index)] = self.full(self.values[s.value]).to(self.storages[s.tensor].dtype)
+                self.storages[s.tensor][self.index(s.index)] = self.full(self.values[s.value]).to(
+                    self.storages[s.tensor].dtype
+                )
             else:
                 self.values[s.name] = self.evaluate(s)
 
     def full(self, v: torch.Tensor) -> torch.Tensor:
-        return v.expand(self.row.shape) if v.dim() else v.expand(self.row.shape)
+        return v.expand(self.row.shape)
 
     def evaluate(self, s: Any) -> torch.Tensor:
         match s:
             case Load():
                 index = self.index(s.index)
                 if s.mask is None:
-                    assert 0 <= int(index.min()) and int(index.max()) < self.storages[s.tensor].numel()
+                    assert int(index.min()) >= 0
+                    assert int(index.max()) < self.storages[s.tensor].numel()
                     return self.storages[s.tensor][index]
                 mask = self.full(self.values[s.mask])
                 value = self.storages[s.tensor][torch.where(mask, index, torch.zeros_like(index))]
@@ -94,10 +107,15 @@ class _Part:
     def reduce(self, s: Reduce) -> torch.Tensor:
         v = self.full(self.values[s.arg]).to(getattr(torch, s.compute))
         fold = {
-            "sum": lambda x: x.sum(-1, keepdim=True), "prod": lambda x: x.prod(-1, keepdim=True), "max": lambda x: x.amax(-1, keepdim=True),
-            "min": lambda x: x.amin(-1, keepdim=True), "any": lambda x: x.any(-1, keepdim=True), "all": lambda x: x.all(-1, keepdim=True),
-            "argmax": lambda x: x.argmax(-1, keepdim=True), "argmin": lambda x: x.argmin(-1, keepdim=True),
-        }  # fmt: skip
+            "sum": lambda x: x.sum(-1, keepdim=True),
+            "prod": lambda x: x.prod(-1, keepdim=True),
+            "max": lambda x: x.amax(-1, keepdim=True),
+            "min": lambda x: x.amin(-1, keepdim=True),
+            "any": lambda x: x.any(-1, keepdim=True),
+            "all": lambda x: x.all(-1, keepdim=True),
+            "argmax": lambda x: x.argmax(-1, keepdim=True),
+            "argmin": lambda x: x.argmin(-1, keepdim=True),
+        }
         return fold[s.fn](v)
 
     def index(self, e: Any) -> torch.Tensor:

@@ -53,17 +53,27 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     "layer norm over two dims": (lambda x: F.layer_norm(x, (5, 6)), lambda: (r(4, 5, 6),), "row"),
     "rms norm": (rms_norm, lambda: (r(3, 4, 64, dtype=BF16), r(64, dtype=BF16)), "row"),
     "add rms norm, two outputs": (lambda x, s, w: (rms_norm(x + s, w), x + s), lambda: (r(6, 32), r(6, 32), r(32)), "row"),
-    "new gelu": (lambda x: 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.044715 * torch.pow(x, 3.0)))), lambda: (r(7, 9),), "pointwise"),
+    "new gelu": (
+        lambda x: 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.044715 * torch.pow(x, 3.0)))),
+        lambda: (r(7, 9),),
+        "pointwise",
+    ),
     "swiglu": (lambda a, b: F.silu(a) * b, lambda: (r(7, 9, dtype=BF16), r(7, 9, dtype=BF16)), "pointwise"),
     "bias gelu residual": (lambda x, b, s: F.gelu(x + b) + s, lambda: (r(7, 9), r(9), r(7, 9)), "pointwise"),
     "rope": (rope, lambda: (r(2, 4, 6, 8), r(2, 2, 6, 8), r(2, 6, 8), r(2, 6, 8)), "pointwise"),
     "group norm silu": (lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)), lambda: (r(3, 6, 4, 5), r(6), r(6)), "row"),
     "batch norm relu": (
-        lambda x, m, v, w, b: F.relu(F.batch_norm(x, m, v, w, b)), lambda: (r(3, 6, 4, 5), r(6), r(6).abs(), r(6), r(6)), "pointwise"
+        lambda x, m, v, w, b: F.relu(F.batch_norm(x, m, v, w, b)),
+        lambda: (r(3, 6, 4, 5), r(6), r(6).abs(), r(6), r(6)),
+        "pointwise",
     ),
     "cumsum": (lambda x: torch.cumsum(x, -1), lambda: (r(4, 19),), "row"),
     "logsumexp": (lambda x: torch.logsumexp(x, -1), lambda: (r(4, 19),), "row"),
-    "masked softmax": (lambda s, m: F.softmax((s * 0.125 + m).float(), -1).to(s.dtype), lambda: (r(2, 3, 4, 9), r(2, 1, 4, 9)), "row"),
+    "masked softmax": (
+        lambda s, m: F.softmax((s * 0.125 + m).float(), -1).to(s.dtype),
+        lambda: (r(2, 3, 4, 9), r(2, 1, 4, 9)),
+        "row",
+    ),
     "int8 rows": (int8_rows, lambda: (r(5, 24, dtype=BF16),), "row"),
     "normalize": (lambda x: F.normalize(x, dim=-1), lambda: (r(5, 24),), "row"),
     "embedding layer norm": (embed, lambda: (torch.randint(0, 50, (3, 7)), r(50, 16), r(9, 16), r(16), r(16)), "row"),
@@ -78,7 +88,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     "three-way cat": (lambda a, b, c: torch.cat((a, b * 2, c), 1) + 1, lambda: (r(2, 3), r(2, 1), r(2, 4)), "pointwise"),
     "where": (lambda x, y: torch.where(x > 0, x, y.exp()), lambda: (r(4, 7), r(4, 7)), "pointwise"),
     "masked fill": (lambda x, m: x.masked_fill(m, -1e9).softmax(-1), lambda: (r(4, 7), r(4, 7) > 0), "row"),
-    "integers": (lambda x, y: (x // 3 + y % 5) * 2, lambda: (torch.randint(0, 99, (4, 7)), torch.randint(0, 99, (7,))), "pointwise"),
+    "integers": (
+        lambda x, y: (x // 3 + y % 5) * 2,
+        lambda: (torch.randint(0, 99, (4, 7)), torch.randint(0, 99, (7,))),
+        "pointwise",
+    ),
     "argmax": (lambda x: x.argmax(-1), lambda: (r(4, 17),), "row"),
     "max with indices": (lambda x: tuple(x.max(-1)), lambda: (r(4, 17),), "row"),
     "variance": (lambda x: x.var(-1), lambda: (r(4, 17),), "row"),
@@ -90,11 +104,19 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     "mixed types": (lambda x, y: x + y, lambda: (r(9, 5, dtype=BF16), r(9, 5)), "pointwise"),
     "two different spaces": (lambda x, y: (x * 2, y + 1), lambda: (r(9, 5), r(3, 4)), "pointwise"),
     "log softmax": (lambda x: F.log_softmax(x, -1), lambda: (r(5, 37, dtype=BF16),), "row"),
-    "softmax backward": (lambda g, y: torch.ops.aten._softmax_backward_data(g, y, -1, torch.float32), lambda: (r(5, 37), r(5, 37)), "row"),
-    "gelu backward": (lambda g, x: torch.ops.aten.gelu_backward(g, x), lambda: (r(5, 37), r(5, 37)), "pointwise"),
+    "softmax backward": (
+        lambda g, y: torch.ops.aten._softmax_backward_data(g, y, -1, torch.float32),
+        lambda: (r(5, 37), r(5, 37)),
+        "row",
+    ),
+    "gelu backward": (torch.ops.aten.gelu_backward, lambda: (r(5, 37), r(5, 37)), "pointwise"),
     "one column": (lambda x: F.softmax(x, -1) + 1, lambda: (r(5, 1),), "row"),
     "one row": (lambda x: F.softmax(x, -1), lambda: (r(1, 33),), "row"),
-    "nan and inf": (lambda x: x.amax(-1) + 0, lambda: (torch.tensor([[1.0, math.nan, 2], [math.inf, 0, -math.inf]]),), "row"),
+    "nan and inf": (
+        lambda x: x.amax(-1) + 0,
+        lambda: (torch.tensor([[1.0, math.nan, 2], [math.inf, 0, -math.inf]]),),
+        "row",
+    ),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,9 @@ Lookup = Callable[[FxRegion], "torch._ops.OpOverload | None"]
 OnGraph = Callable[[torch.fx.GraphModule], None]
 
 
-def substitute(gm: torch.fx.GraphModule, replacements: Sequence[tuple[FxRegion, torch._ops.OpOverload]]) -> torch.fx.GraphModule:
+def substitute(
+    gm: torch.fx.GraphModule, replacements: Sequence[tuple[FxRegion, torch._ops.OpOverload]]
+) -> torch.fx.GraphModule:
     """Each region's nodes replaced by one call, in place; nodes that others still need stay."""
     graph = gm.graph
     for region, op in replacements:
@@ -45,11 +48,15 @@ def substitute(gm: torch.fx.GraphModule, replacements: Sequence[tuple[FxRegion, 
                     result = graph.call_function(_getitem, (call, k))
                 result.meta["val"] = values[k]
                 result.meta["forge_position"] = _position(anchor)
-            output.replace_all_uses_with(result, delete_user_cb=lambda user: user not in inside)
+            output.replace_all_uses_with(result, delete_user_cb=partial(_outside, inside))
     _sort(gm)
     graph.eliminate_dead_code()
     gm.recompile()
     return gm
+
+
+def _outside(inside: set[torch.fx.Node], user: torch.fx.Node) -> bool:
+    return user not in inside
 
 
 def _getitem(values: Sequence[Any], k: int) -> Any:
@@ -89,7 +96,7 @@ def compiler(
     lookup: which operator computes a region; None replaces nothing. on_graph: shown each ATen graph before that.
     rest: ``eager`` runs what is left as ATen calls, ``inductor`` compiles it.
     """
-    from functorch.compile import make_boxed_func
+    from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
     from torch._dynamo.backends.common import aot_autograd
 
     def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -106,7 +113,9 @@ def compiler(
             return compile_fx_inner(gm, example_inputs)  # type: ignore[no-any-return, arg-type]
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
-    return aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph, inference_compiler=compile_graph)  # type: ignore[no-any-return]
+    everywhere: dict[str, Any] = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), compile_graph)
+    backend: Callable[..., Any] = aot_autograd(**everywhere)
+    return backend
 
 
 def captured_graphs(run: Callable[[Callable[..., Any]], Any], target: Callable[..., Any]) -> list[torch.fx.GraphModule]:
@@ -126,7 +135,12 @@ def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any], module: torch.nn.
     """What must be as it was at tuning: shapes, strides, types, devices, plain values, modes."""
     leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
     parts = tuple(_leaf_key(leaf) for leaf in leaves)
-    modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled(), module.training if module is not None else None)
+    modes = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled(),
+        module.training if module is not None else None,
+    )
     return (parts, str(structure) if leaves else None, modes)
 
 
@@ -141,11 +155,15 @@ def _leaf_key(leaf: Any) -> object:
 class ModelInstall:
     """Forged operators in one model instance; ``revert()`` takes them out.
 
-    The class, the state dict, the hooks and other instances are untouched: only ``__call__`` of this instance takes another path, for
-    inputs like the tuned ones. Copies of the model (deepcopy, pickle) are plain: torch leaves this attribute out of a module's state.
+    The class, the state dict, the hooks and other instances are untouched: only ``__call__`` of this instance takes another
+    path, for
+    inputs like the tuned ones. Copies of the model (deepcopy, pickle) are plain: torch leaves this attribute out of a
+    module's state.
     """
 
-    def __init__(self, model: torch.nn.Module, lookup: Lookup, *, rest: str = "eager", policy: Policy = Policy.EAGER_EQUIVALENT) -> None:
+    def __init__(
+        self, model: torch.nn.Module, lookup: Lookup, *, rest: str = "eager", policy: Policy = Policy.EAGER_EQUIVALENT
+    ) -> None:
         self._model = weakref.ref(model)
         self._known: set[object] = set()
         self._previous = model._compiled_call_impl
@@ -179,10 +197,10 @@ class ModelInstall:
         model = self._model()
         assert model is not None
         if torch.compiler.is_compiling():
-            return model._call_impl(*args, **kwargs)
+            return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         key = call_key(args, kwargs, model)
         if key in self._known:
             return self._compiled(*args, **kwargs)
         if key in self.seen or len(self.seen) < 256:
             self.seen[key] = self.seen.get(key, 0) + 1
-        return model._call_impl(*args, **kwargs)
+        return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]

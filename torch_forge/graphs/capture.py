@@ -40,21 +40,29 @@ def fake_inputs(specs: Sequence[TensorSpec], device: str = "cpu") -> tuple[FakeT
     """Tensors of these specs without data, and the mode in which they live."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        return mode, [
-            torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device=device) for s in specs
-        ]
+        return mode, [torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device=device) for s in specs]
 
 
 def trace_specs(
-    fn: Callable[..., Any], specs: Sequence[TensorSpec], *, device: str = "cpu", decompositions: Mapping[Any, Any] | None = None
+    fn: Callable[..., Any],
+    specs: Sequence[TensorSpec],
+    *,
+    device: str = "cpu",
+    decompositions: Mapping[Any, Any] | None = None,
 ) -> torch.fx.GraphModule:
     """The ATen graph of ``fn`` on fake tensors of these specs. Raises CaptureError if it cannot be traced."""
     mode, inputs = fake_inputs(specs, device)
     try:
         with mode, torch.no_grad():
-            return make_fx(lambda *tensors: fn(*tensors), decomposition_table=dict(decompositions or {}), tracing_mode="real")(*inputs)
+            return make_fx(
+                lambda *tensors: fn(*tensors),  # noqa: PLW0108 (make_fx refuses arguments left at their defaults)
+                decomposition_table=dict(decompositions or {}),
+                tracing_mode="real",
+            )(*inputs)
     except Exception as error:  # tracing runs arbitrary user code: any failure means "not capturable"
-        raise CaptureError(f"cannot trace {getattr(fn, '__name__', 'the function')}: {type(error).__name__}: {error}") from error
+        raise CaptureError(
+            f"cannot trace {getattr(fn, '__name__', 'the function')}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def graph_from_fx(gm: torch.fx.GraphModule) -> Graph:
@@ -124,7 +132,9 @@ def _argument(value: Any, names: Mapping[torch.fx.Node, str]) -> Any:
     raise CaptureError(f"argument {value!r} cannot be recorded")
 
 
-def problem_of(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], *, policy: Policy = Policy.EAGER_EQUIVALENT) -> Problem:
+def problem_of(
+    fn: Callable[..., Any], tensors: Sequence[torch.Tensor], *, policy: Policy = Policy.EAGER_EQUIVALENT
+) -> Problem:
     """The problem that a function of tensors poses at these tensors' shapes and layouts.
 
     ``fn`` takes the tensors positionally and returns a tensor or a tuple of tensors. Raises CaptureError.
@@ -136,12 +146,38 @@ def problem_of(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], *, polic
 
 
 _SHORT = {
-    "native_layer_norm": "layer_norm", "_softmax": "softmax", "_log_softmax": "log_softmax", "native_group_norm": "group_norm",
-    "_native_batch_norm_legit_no_training": "batch_norm", "native_batch_norm": "batch_norm", "linalg_vector_norm": "norm",
+    "native_layer_norm": "layer_norm", "_softmax": "softmax", "_log_softmax": "log_softmax",
+    "native_group_norm": "group_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm", "native_batch_norm": "batch_norm",
+    "linalg_vector_norm": "norm",
 }  # fmt: skip
 _SILENT = frozenset(
-    "view _unsafe_view reshape expand permute t transpose unsqueeze squeeze slice select split _to_copy clone alias detach full full_like "
-    "arange scalar_tensor unbind split_with_sizes zeros_like ones_like".split()
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "expand",
+        "permute",
+        "t",
+        "transpose",
+        "unsqueeze",
+        "squeeze",
+        "slice",
+        "select",
+        "split",
+        "_to_copy",
+        "clone",
+        "alias",
+        "detach",
+        "full",
+        "full_like",
+        "arange",
+        "scalar_tensor",
+        "unbind",
+        "split_with_sizes",
+        "zeros_like",
+        "ones_like",
+    ]
 )
 
 

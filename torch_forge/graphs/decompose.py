@@ -25,13 +25,20 @@ _KEEP = (aten.var_mean.correction, aten.var.correction, aten.mean.dim, aten.logs
 def table() -> dict[Any, Any]:
     """Operation -> decomposition; core ATen plus the composites that core ATen keeps."""
     extra = [
-        "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "gelu", "silu", "elu", "leaky_relu", "hardswish",
-        "hardsigmoid", "hardtanh", "softplus", "mish", "relu6", "celu", "selu", "log_sigmoid_forward", "glu", "addcmul", "addcdiv", "lerp",
-        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "nll_loss_forward", "binary_cross_entropy", "logsumexp", "_fused_rms_norm",
-        "native_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm", "linalg_vector_norm",
-        "masked_fill", "rsub", "stack", "native_dropout_backward", "gelu_backward", "silu_backward", "tanh_backward", "sigmoid_backward",
-        "threshold_backward", "_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm_backward", "xlogy", "logaddexp",
-        "clamp_min", "clamp_max", "clamp", "frac", "heaviside", "nan_to_num", "special_log1p", "square", "trace", "tril", "triu",
+        "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "gelu", "silu", "elu", "leaky_relu",
+        "hardswish",
+        "hardsigmoid", "hardtanh", "softplus", "mish", "relu6", "celu", "selu", "log_sigmoid_forward", "glu",
+        "addcmul", "addcdiv", "lerp",
+        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "nll_loss_forward", "binary_cross_entropy", "logsumexp",
+        "_fused_rms_norm",
+        "native_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm",
+        "linalg_vector_norm",
+        "masked_fill", "rsub", "stack", "native_dropout_backward", "gelu_backward", "silu_backward", "tanh_backward",
+        "sigmoid_backward",
+        "threshold_backward", "_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm_backward",
+        "xlogy", "logaddexp",
+        "clamp_min", "clamp_max", "clamp", "frac", "heaviside", "nan_to_num", "special_log1p", "square", "trace",
+        "tril", "triu",
     ]  # fmt: skip
     packets = [getattr(aten, name) for name in extra if hasattr(aten, name)]
     decompositions: dict[Any, Any] = dict(core_aten_decompositions())

@@ -49,13 +49,17 @@ def _compile(graph: Graph, *, upcast: bool) -> Callable[..., tuple[torch.Tensor,
     if any(n.op in _CREATES for n in graph.nodes):
         lines.append(f"    device = {arguments[0]}.device" if arguments else "    device = torch.device('cpu')")
     if upcast:
-        lines += [f"    {a} = {a}.double()" for a, s in zip(arguments, graph.inputs, strict=True) if DTYPES[s.dtype].kind == "float"]
+        lines += [
+            f"    {a} = {a}.double()"
+            for a, s in zip(arguments, graph.inputs, strict=True)
+            if DTYPES[s.dtype].kind == "float"
+        ]
     for position, node in enumerate(graph.nodes):
         scope[f"op{position}"] = operation(node.op)
         lines.append(f"    v{position} = op{position}({_arguments(node, upcast)})")
     results = "".join(f"{_reference(ref)}, " for ref in graph.outputs)
     lines.append(f"    return ({results})")
-    exec(compile("\n".join(lines), "<torch_forge graph>", "exec"), scope)
+    exec(compile("\n".join(lines), "<torch_forge graph>", "exec"), scope)  # noqa: S102 (text made above from a checked record)
     run: Callable[..., tuple[torch.Tensor, ...]] = scope["run"]
     return run
 

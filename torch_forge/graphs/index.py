@@ -119,7 +119,7 @@ class Ranges:
         multiple = _affine({a: c // divisor for a, c in e.terms if c % divisor == 0}, e.const // divisor)
         rest = _affine({a: c for a, c in e.terms if c % divisor}, e.const % divisor)
         limits = self.limits(rest)
-        if limits is not None and 0 <= limits[0] and limits[1] < divisor:
+        if limits is not None and limits[0] >= 0 and limits[1] < divisor:
             return multiple, (constant(0), rest)
         if not rest.terms or limits is None or limits[0] < 0:
             return multiple, None

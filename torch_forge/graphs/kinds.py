@@ -15,27 +15,40 @@ from torch_forge.records.problem import frozen_args
 
 VIEWS = frozenset(
     f"aten.{n}" for n in (
-        "view.default", "_unsafe_view.default", "reshape.default", "expand.default", "permute.default", "t.default", "transpose.int",
-        "unsqueeze.default", "squeeze.dim", "squeeze.dims", "squeeze.default", "slice.Tensor", "select.int", "alias.default",
+        "view.default", "_unsafe_view.default", "reshape.default", "expand.default", "permute.default", "t.default",
+        "transpose.int",
+        "unsqueeze.default", "squeeze.dim", "squeeze.dims", "squeeze.default", "slice.Tensor", "select.int",
+        "alias.default",
         "split.Tensor", "split_with_sizes.default", "unbind.int", "detach.default",
     )
 )  # fmt: skip
 """Metadata only; may be computed twice at no cost."""
 
 CREATIONS = frozenset(
-    f"aten.{n}" for n in ("full.default", "scalar_tensor.default", "arange.default", "arange.start", "arange.start_step", "zeros.default", "ones.default")
+    f"aten.{n}"
+    for n in (
+        "full.default", "scalar_tensor.default", "arange.default", "arange.start", "arange.start_step", "zeros.default",
+        "ones.default",
+    )
 )  # fmt: skip
 """No tensor inputs; cheaper to compute again than to read."""
 
 COMPOSITE_POINTWISE = frozenset(
     f"aten.{n}" for n in (
-        "gelu.default", "silu.default", "elu.default", "leaky_relu.default", "hardswish.default", "hardsigmoid.default", "hardtanh.default",
-        "softplus.default", "mish.default", "addcmul.default", "addcdiv.default", "lerp.Tensor", "lerp.Scalar", "rsub.Scalar", "rsub.Tensor",
-        "clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default", "clamp_min.Tensor", "clamp_max.Tensor",
-        "masked_fill.Scalar", "masked_fill.Tensor", "xlogy.Tensor", "gelu_backward.default", "silu_backward.default", "tanh_backward.default",
-        "sigmoid_backward.default", "threshold_backward.default", "log_sigmoid_forward.default", "native_batch_norm.default",
-        "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default", "new_zeros.default", "new_full.default",
-        "full_like.default", "zeros_like.default", "ones_like.default", "nan_to_num.default", "glu.default", "tril.default", "triu.default",
+        "gelu.default", "silu.default", "elu.default", "leaky_relu.default", "hardswish.default",
+        "hardsigmoid.default", "hardtanh.default",
+        "softplus.default", "mish.default", "addcmul.default", "addcdiv.default", "lerp.Tensor", "lerp.Scalar",
+        "rsub.Scalar", "rsub.Tensor",
+        "clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default", "clamp_min.Tensor",
+        "clamp_max.Tensor",
+        "masked_fill.Scalar", "masked_fill.Tensor", "xlogy.Tensor", "gelu_backward.default", "silu_backward.default",
+        "tanh_backward.default",
+        "sigmoid_backward.default", "threshold_backward.default", "log_sigmoid_forward.default",
+        "native_batch_norm.default",
+        "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default", "new_zeros.default",
+        "new_full.default",
+        "full_like.default", "zeros_like.default", "ones_like.default", "nan_to_num.default", "glu.default",
+        "tril.default", "triu.default",
         "batch_norm.default", "_batch_norm_no_update.default",
     )
 )  # fmt: skip

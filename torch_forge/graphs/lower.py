@@ -17,9 +17,20 @@ from torch_forge.graphs import lower_ops
 from torch_forge.graphs.decompose import decompose
 from torch_forge.graphs.index import Affine, Ranges, constant, reshape, variable
 from torch_forge.graphs.parametrize import DraftPart, parametrize
-from torch_forge.graphs.unlowerable import Unlowerable
+from torch_forge.graphs.unlowerable import UnlowerableError
 from torch_forge.records.problem import Graph, Node, Problem
-from torch_forge.records.program import CheckedIndex, IndexValue, Load, Lowered, NotLowered, Op, Reduce, Scan, Statement, Store
+from torch_forge.records.program import (
+    CheckedIndex,
+    IndexValue,
+    Load,
+    Lowered,
+    NotLowered,
+    Op,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+)
 from torch_forge.records.tensors import TensorSpec
 
 Value = str | int | float | bool
@@ -31,19 +42,19 @@ def lower(problem: Problem) -> Lowered | NotLowered:
     """The loop form of a problem, or why no template can compute it."""
     try:
         return _lower(decompose(problem.graph))
-    except (CaptureError, Unlowerable) as reason:
+    except (CaptureError, UnlowerableError) as reason:
         return NotLowered((str(reason),))
 
 
 def _lower(graph: Graph) -> Lowered:
     for spec in (*graph.inputs, *graph.output_specs):
         if spec.numel == 0:
-            raise Unlowerable("a tensor is empty")
+            raise UnlowerableError("a tensor is empty")
     for ref in graph.outputs:
         if ref.startswith("%i"):
-            raise Unlowerable("an output is an input as it is")
+            raise UnlowerableError("an output is an input as it is")
         if not _dense(graph.spec(ref)):
-            raise Unlowerable("an output overlaps itself or has gaps")
+            raise UnlowerableError("an output overlaps itself or has gaps")
     domain = _row_domain(graph)
     parts = _row_parts(graph, domain) if domain else _pointwise_parts(graph)
     return parametrize(graph, parts, kind="row" if domain else "pointwise")
@@ -90,7 +101,7 @@ def _row_parts(graph: Graph, domain: RowDomain) -> list[DraftPart]:
         elif spec.numel == math.prod(sizes):
             index = reshape(outer, sizes, spec.shape, builder.ranges)
         else:
-            raise Unlowerable(f"output {position} has neither one element per row nor the shape that is reduced")
+            raise UnlowerableError(f"output {position} has neither one element per row nor the shape that is reduced")
         builder.store(position, spec, index)
     return [DraftPart(tuple(sizes), domain.length, tuple(builder.body))]
 
@@ -165,7 +176,7 @@ class Builder:
         node = self.graph.nodes[int(name[1:])]
         handler = lower_ops.HANDLERS.get(node.op)
         if handler is None:
-            raise Unlowerable(f"{node.op} has no template")
+            raise UnlowerableError(f"{node.op} has no template")
         return handler(self, node, int(output or 0), index)
 
     def at(self, value: object, shape: Sequence[int], index: Sequence[Affine]) -> Value:
@@ -182,7 +193,9 @@ class Builder:
         return self._emit(("load", position, address, self.mask), lambda n: Load(n, position, address, self.mask))
 
     def op(self, fn: str, *args: Value, dtype: str, compute: str) -> str:
-        return self._emit(("op", fn, args, tuple(map(type, args)), dtype, compute), lambda n: Op(n, fn, args, dtype, compute))
+        return self._emit(
+            ("op", fn, args, tuple(map(type, args)), dtype, compute), lambda n: Op(n, fn, args, dtype, compute)
+        )
 
     def index_value(self, index: Affine | tuple[str, ...]) -> str:
         return self._emit(("index", index), lambda n: IndexValue(n, index))
@@ -195,7 +208,7 @@ class Builder:
 
     def reduce(self, fn: str, arg: Value, compute: str) -> str:
         if self.mask is not None:
-            raise Unlowerable("a reduction of part of a concatenation")
+            raise UnlowerableError("a reduction of part of a concatenation")
         name = self.named(arg, compute)
         return self._emit(("reduce", fn, name, compute), lambda n: Reduce(n, fn, name, compute))
 
@@ -206,7 +219,7 @@ class Builder:
     def row_index(self, sizes: Sequence[int]) -> tuple[Affine, ...]:
         """The row variable as an index over dimensions whose sizes multiply to the row length."""
         if self.row_length is None or math.prod(sizes) != self.row_length:
-            raise Unlowerable("reductions of different lengths")
+            raise UnlowerableError("reductions of different lengths")
         return reshape([variable("row") if self.row_length > 1 else constant(0)], [self.row_length], sizes, self.ranges)
 
     def row_count(self, dtype: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_forge.graphs.index import Affine, constant, delinearize, linearize, reshape
-from torch_forge.graphs.unlowerable import Unlowerable
+from torch_forge.graphs.unlowerable import UnlowerableError
 from torch_forge.records.problem import DTYPE, REF, Graph, Node
 from torch_forge.records.tensors import DTYPES
 
@@ -54,8 +54,10 @@ def common_type(b: Builder, operands: Sequence[Any]) -> str:
     probes = [_probe(b, o) for o in operands]
     first = probes[0]
     for other in probes[1:]:
-        first = torch.empty((), dtype=torch.result_type(first, other), device="meta") if _scalar(first, other) else torch.empty(
-            (1,), dtype=torch.result_type(first, other), device="meta"
+        first = (
+            torch.empty((), dtype=torch.result_type(first, other), device="meta")
+            if _scalar(first, other)
+            else torch.empty((1,), dtype=torch.result_type(first, other), device="meta")
         )
     result = first.dtype if isinstance(first, torch.Tensor) else torch.result_type(first, first)
     return str(result).removeprefix("torch.")
@@ -80,13 +82,43 @@ def operands_at(b: Builder, node: Node, operands: Sequence[Any], index: Sequence
 
 # --- element-wise ---------------------------------------------------------------------------------------------
 
-_UNARY = (
-    "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan erf erfc sigmoid reciprocal "
-    "sign floor ceil trunc round square"
-).split()
+_UNARY = [
+    "abs",
+    "neg",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "tanh",
+    "sinh",
+    "cosh",
+    "asin",
+    "acos",
+    "atan",
+    "erf",
+    "erfc",
+    "sigmoid",
+    "reciprocal",
+    "sign",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "square",
+]
 _BINARY = {
-    "mul.Tensor": "mul", "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div", "maximum.default": "max", "minimum.default": "min",
-    "atan2.default": "atan2", "fmod.Tensor": "fmod", "fmod.Scalar": "fmod", "remainder.Tensor": "remainder", "remainder.Scalar": "remainder",
+    "mul.Tensor": "mul", "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div", "maximum.default": "max",
+    "minimum.default": "min",
+    "atan2.default": "atan2", "fmod.Tensor": "fmod", "fmod.Scalar": "fmod", "remainder.Tensor": "remainder",
+    "remainder.Scalar": "remainder",
     "bitwise_and.Tensor": "bit_and", "bitwise_or.Tensor": "bit_or", "bitwise_xor.Tensor": "bit_xor",
     "bitwise_and.Scalar": "bit_and", "bitwise_or.Scalar": "bit_or", "bitwise_xor.Scalar": "bit_xor",
 }  # fmt: skip
@@ -96,7 +128,7 @@ _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 def _unary(fn: str) -> Handler:
     def handler(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
         if fn == "round" and argument(node, 1, "decimals", 0):
-            raise Unlowerable("round to decimals")
+            raise UnlowerableError("round to decimals")
         out = node.outputs[0].dtype
         return b.op(fn, *operands_at(b, node, node.args[:1], index), dtype=out, compute=compute_type(out))
 
@@ -203,7 +235,8 @@ def _bitwise_not(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> V
     return b.op(fn, *operands_at(b, node, node.args[:1], index), dtype=out, compute=out)
 
 
-@handles("_to_copy.default", "clone.default", "alias.default", "detach.default", "lift_fresh_copy.default", "contiguous.default",
+@handles("_to_copy.default", "clone.default", "alias.default", "detach.default", "lift_fresh_copy.default",
+"contiguous.default",
          "prims.convert_element_type.default")  # fmt: skip
 def _cast(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
     source, out = b.graph.spec(node.args[0]).dtype, node.outputs[0].dtype
@@ -214,10 +247,20 @@ def _cast(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
 # --- values from nothing --------------------------------------------------------------------------------------
 
 
-@handles("full.default", "full_like.default", "scalar_tensor.default", "zeros.default", "ones.default", "zeros_like.default", "ones_like.default")
-def _full(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
+@handles(
+    "full.default",
+    "full_like.default",
+    "scalar_tensor.default",
+    "zeros.default",
+    "ones.default",
+    "zeros_like.default",
+    "ones_like.default",
+)
+def _full(b: Builder, node: Node, _: int, __: tuple[Affine, ...]) -> Value:
     name = node.op.split(".")[1]
-    value = {"zeros": 0, "zeros_like": 0, "ones": 1, "ones_like": 1, "scalar_tensor": node.args[0] if node.args else 0}.get(name)
+    value = {"zeros": 0, "zeros_like": 0, "ones": 1, "ones_like": 1, "scalar_tensor": node.args[0] if node.args else 0}.get(
+        name
+    )
     value = argument(node, 1, "fill_value") if value is None else value
     dtype = node.outputs[0].dtype
     return b.op("cast", value, dtype=dtype, compute=dtype)
@@ -228,7 +271,7 @@ def _arange(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
     numbers = [a for a in node.args if isinstance(a, (int, float))]
     start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
     if not isinstance(start, int) or not isinstance(step, int):
-        raise Unlowerable("arange of fractions")
+        raise UnlowerableError("arange of fractions")
     out = node.outputs[0].dtype
     value = b.index_value(index[0] * step + start)
     return value if out == "int64" else b.op("cast", value, dtype=out, compute="int64")
@@ -326,7 +369,7 @@ def _flip(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
 def _as_strided(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
     spec = b.graph.spec(node.args[0])
     if not spec.is_contiguous:
-        raise Unlowerable("as_strided of a tensor that is not contiguous")
+        raise UnlowerableError("as_strided of a tensor that is not contiguous")
     strides, offset = node.args[2], argument(node, 3, "storage_offset", 0) or 0
     position = constant(int(offset))
     for i, stride, size in zip(index, strides, node.outputs[0].shape, strict=True):
@@ -418,7 +461,7 @@ def _index_tensor(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> 
     places = [d for d, t in enumerate(chosen) if t is not None]
     specs = [b.graph.spec(chosen[d]) for d in places]
     if any(DTYPES[s.dtype].kind == "bool" for s in specs):
-        raise Unlowerable("indexing by a mask")
+        raise UnlowerableError("indexing by a mask")
     rank = max(len(s.shape) for s in specs)
     joined = places == list(range(places[0], places[-1] + 1))
     first = places[0] if joined else 0
@@ -436,9 +479,12 @@ def _index_tensor(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> 
 # --- reductions and scans -------------------------------------------------------------------------------------
 
 REDUCTIONS = {
-    "sum.dim_IntList": "sum", "sum.default": "sum", "mean.dim": "mean", "mean.default": "mean", "amax.default": "max", "amin.default": "min",
-    "prod.dim_int": "prod", "any.dim": "any", "any.dims": "any", "any.default": "any", "all.dim": "all", "all.dims": "all", "all.default": "all",
-    "var.correction": "var", "var_mean.correction": "var", "argmax.default": "argmax", "argmin.default": "argmin", "max.dim": "max",
+    "sum.dim_IntList": "sum", "sum.default": "sum", "mean.dim": "mean", "mean.default": "mean", "amax.default": "max",
+    "amin.default": "min",
+    "prod.dim_int": "prod", "any.dim": "any", "any.dims": "any", "any.default": "any", "all.dim": "all",
+    "all.dims": "all", "all.default": "all",
+    "var.correction": "var", "var_mean.correction": "var", "argmax.default": "argmax", "argmin.default": "argmin",
+    "max.dim": "max",
     "min.dim": "min",
 }  # fmt: skip
 SCANS = {"cumsum.default": "sum", "cumprod.default": "prod"}
@@ -465,7 +511,7 @@ def _reduced_input(b: Builder, node: Node, index: Sequence[Affine]) -> Value:
     dims = row_dims(b.graph, node)
     assert dims is not None
     if any(i.mentions(("row",)) for i in index):
-        raise Unlowerable("a reduction of values that themselves vary along the row")
+        raise UnlowerableError("a reduction of values that themselves vary along the row")
     keepdim = len(index) == len(spec.shape) and bool(dims)
     kept = [i for d, i in enumerate(index) if d not in dims] if keepdim else list(index)
     row = list(b.row_index([spec.shape[d] for d in dims]))
@@ -475,8 +521,12 @@ def _reduced_input(b: Builder, node: Node, index: Sequence[Affine]) -> Value:
 def _reduction(b: Builder, node: Node, output: int, index: tuple[Affine, ...]) -> Value:
     name = node.op.removeprefix("aten.")
     fn, out, source = REDUCTIONS[name], node.outputs[output].dtype, b.graph.spec(node.args[0]).dtype
-    if name in ("argmax.default", "argmin.default") and argument(node, 1, "dim") is None and len(b.graph.spec(node.args[0]).shape) > 1:
-        raise Unlowerable("arg-reduction over several dimensions")
+    if (
+        name in ("argmax.default", "argmin.default")
+        and argument(node, 1, "dim") is None
+        and len(b.graph.spec(node.args[0]).shape) > 1
+    ):
+        raise UnlowerableError("arg-reduction over several dimensions")
     value = _reduced_input(b, node, index)
     if name in ("max.dim", "min.dim") and output == 1:
         return b.reduce(f"arg{fn}", value, compute_type(source))
@@ -517,14 +567,11 @@ def _scan(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
     assert dims is not None
     out = node.outputs[0].dtype
     spec = b.graph.spec(node.args[0])
-    if index[dims[0]] != b.row_index([spec.shape[dims[0]]])[0] or any(i.mentions(("row",)) for d, i in enumerate(index) if d != dims[0]):
-        raise Unlowerable("a scan along something other than the row")
+    if index[dims[0]] != b.row_index([spec.shape[dims[0]]])[0] or any(
+        i.mentions(("row",)) for d, i in enumerate(index) if d != dims[0]
+    ):
+        raise UnlowerableError("a scan along something other than the row")
     return b.scan(SCANS[node.op.removeprefix("aten.")], b.value(node.args[0], index), out, compute_type(out))
-
-
-@handles("linalg_vector_norm.default")
-def _vector_norm(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
-    raise Unlowerable("a vector norm of this order")
 
 
 __all__ = ["DTYPE", "HANDLERS", "handles", "linearize", "row_dims"]

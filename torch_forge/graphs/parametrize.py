@@ -12,7 +12,18 @@ from dataclasses import dataclass, field, replace
 
 from torch_forge.graphs.index import Affine, Atom, constant, variable
 from torch_forge.records.problem import Graph
-from torch_forge.records.program import CheckedIndex, Index, IndexValue, Load, Lowered, Part, Program, Statement, Store, Tensor
+from torch_forge.records.program import (
+    CheckedIndex,
+    Index,
+    IndexValue,
+    Load,
+    Lowered,
+    Part,
+    Program,
+    Statement,
+    Store,
+    Tensor,
+)
 
 
 @dataclass(frozen=True)
@@ -142,4 +153,3 @@ def _atom(atom: Atom, params: _Params) -> Index:
 
 def _shape_of(atom: Atom) -> str:
     return repr(atom if atom[0] not in ("//", "%") else atom[0])
-

@@ -105,7 +105,7 @@ class _Partitioner:
                 a, b = self.groups[first.nodes[0]], self.groups[second.nodes[0]]
                 if a is b or len(a.nodes) + len(b.nodes) > MAX_NODES or not _share_input(a, b):
                     continue
-                merged = _Group(_ordered(self.gm, [*a.nodes, *b.nodes]), max(a.elements, b.elements), 0)
+                merged = _Group(_ordered([*a.nodes, *b.nodes]), max(a.elements, b.elements), 0)
                 if not self._cyclic(merged):
                     self._adopt(merged)
 
@@ -113,7 +113,7 @@ class _Partitioner:
         """Whether a path leaves the group and comes back, other groups counted as single nodes."""
         inside = set(merged.nodes)
         pending = [user for n in merged.nodes for user in n.users if user not in inside]
-        last = _position(self.gm, merged.nodes[-1])
+        last = _position(merged.nodes[-1])
         seen: set[torch.fx.Node] = set()
         while pending:
             node = pending.pop()
@@ -127,7 +127,7 @@ class _Partitioner:
             for member in members:
                 seen.add(member)
                 # Nodes after the group's last one can only come back through another group.
-                if _position(self.gm, member) > last and len(members) == 1:
+                if _position(member) > last and len(members) == 1:
                     continue
                 pending.extend(member.users)
         return False
@@ -177,12 +177,12 @@ def _share_input(a: _Group, b: _Group) -> bool:
     return bool(reads(a) & reads(b))
 
 
-def _position(gm: torch.fx.GraphModule, node: torch.fx.Node) -> int:
+def _position(node: torch.fx.Node) -> int:
     return int(node.meta["forge_position"])
 
 
-def _ordered(gm: torch.fx.GraphModule, nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
-    return sorted(dict.fromkeys(nodes), key=lambda n: _position(gm, n))
+def _ordered(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+    return sorted(dict.fromkeys(nodes), key=_position)
 
 
 def regions(gm: torch.fx.GraphModule, *, policy: Policy = Policy.EAGER_EQUIVALENT) -> tuple[list[FxRegion], list[Rejected]]:
@@ -193,7 +193,7 @@ def regions(gm: torch.fx.GraphModule, *, policy: Policy = Policy.EAGER_EQUIVALEN
     rejected: list[Rejected] = []
     known: dict[str, Lowered | NotLowered] = {}
     for group in _Partitioner(gm).run():
-        _settle(gm, _ordered(gm, group.nodes), policy, known, found, rejected)
+        _settle(gm, _ordered(group.nodes), policy, known, found, rejected)
     return found, rejected
 
 
@@ -220,10 +220,12 @@ def _extract(
     gm: torch.fx.GraphModule, members: Sequence[torch.fx.Node], policy: Policy, known: dict[str, Lowered | NotLowered]
 ) -> FxRegion | Rejected:
     inside = set(members)
-    outputs = [n for n in members if any(_leaves(u, inside) for u in n.users) and isinstance(n.meta.get("val"), torch.Tensor)]
-    nodes = _ordered(gm, [*members, *_free_inputs(members)])
+    outputs = [
+        n for n in members if any(_leaves(u, inside) for u in n.users) and isinstance(n.meta.get("val"), torch.Tensor)
+    ]
+    nodes = _ordered([*members, *_free_inputs(members)])
     chosen = set(nodes)
-    inputs = _ordered(gm, (p for n in nodes for p in n.all_input_nodes if p not in chosen))
+    inputs = _ordered(p for n in nodes for p in n.all_input_nodes if p not in chosen)
     if not outputs or not inputs or len(inputs) > MAX_INPUTS:
         return Rejected(tuple(members), "no outputs" if not outputs else f"{len(inputs)} inputs")
     devices = {n.meta["val"].device for n in (*inputs, *outputs) if isinstance(n.meta.get("val"), torch.Tensor)}
@@ -264,7 +266,10 @@ def _free_inputs(members: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
 
 
 def subgraph(
-    gm: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
+    gm: torch.fx.GraphModule,
+    nodes: Sequence[torch.fx.Node],
+    inputs: Sequence[torch.fx.Node],
+    outputs: Sequence[torch.fx.Node],
 ) -> torch.fx.GraphModule:
     """The nodes as a graph of their own, traced metadata kept."""
     graph = torch.fx.Graph()

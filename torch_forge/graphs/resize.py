@@ -21,7 +21,9 @@ def resize(problem: Problem, sizes: Mapping[int, int]) -> Problem | None:
     make sense at these sizes (a reshape that does not fit).
     """
     inputs = tuple(_resized(s, sizes) for s in problem.graph.inputs)
-    nodes = tuple(Node(n.op, _sized(n.args, sizes) if n.op in SIZE_OPS else n.args, n.kwargs, n.outputs) for n in problem.graph.nodes)
+    nodes = tuple(
+        Node(n.op, _sized(n.args, sizes) if n.op in SIZE_OPS else n.args, n.kwargs, n.outputs) for n in problem.graph.nodes
+    )
     draft = Graph(inputs, nodes, problem.graph.outputs)
     try:
         gm = trace_specs(callable_for(draft), inputs)

@@ -81,7 +81,9 @@ def _steps(problem: Problem, lowered: Lowered | NotLowered, bound: str) -> list[
             f"No template: {'; '.join(lowered.reasons)}.",
             "Write one kernel for the whole graph: every intermediate that stays in registers saves a round trip to memory.",
         ]
-    steps = [f"Fuse all {len(problem.graph.nodes)} operations into one pass: each input is read once and each output written once."]
+    steps = [
+        f"Fuse all {len(problem.graph.nodes)} operations into one pass: each input is read once, each output written once."
+    ]
     if lowered.program.kind == "row":
         steps.append("Keep a row on chip between its reductions and the output, so that it is not read again.")
     steps.append("Access memory in 16-byte vectors along the contiguous dimension where alignment allows.")

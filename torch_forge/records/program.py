@@ -105,7 +105,8 @@ class Reduce:
 
     name: str
     fn: str
-    """``sum``, ``prod``, ``max``, ``min`` (NaN wins), ``any``, ``all``, ``argmax``, ``argmin`` (first index; NaN wins; int64)."""
+    """``sum``, ``prod``, ``max``, ``min`` (NaN wins), ``any``, ``all``, ``argmax``, ``argmin`` (first index; NaN wins;
+    int64)."""
     arg: str
     compute: str
 

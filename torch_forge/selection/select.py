@@ -24,7 +24,17 @@ MIN_GAIN_SHARE = 0.002
 """Regions that could gain less than this share of the model's time are left alone."""
 
 _COMPUTE_BOUND = frozenset(
-    "aten.mm aten.addmm aten.bmm aten.baddbmm aten.convolution aten.linear aten.matmul aten.cudnn_convolution aten.mkldnn_convolution".split()
+    [
+        "aten.mm",
+        "aten.addmm",
+        "aten.bmm",
+        "aten.baddbmm",
+        "aten.convolution",
+        "aten.linear",
+        "aten.matmul",
+        "aten.cudnn_convolution",
+        "aten.mkldnn_convolution",
+    ]
 )
 
 
@@ -46,9 +56,7 @@ class Costs:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             return None
         name = f"aten.{node.target._opname}"
-        shapes = tuple(
-            tuple(v.shape) for n in node.all_input_nodes if isinstance(v := n.meta.get("val"), torch.Tensor)
-        )
+        shapes = tuple(tuple(v.shape) for n in node.all_input_nodes if isinstance(v := n.meta.get("val"), torch.Tensor))
         return self.by_call.get((name, shapes))
 
 
@@ -64,8 +72,7 @@ def select(
     ranked = sorted((_region(group, costs, total, device) for group in groups.values()), key=lambda r: -r.headroom_us)
     chosen = [r for r in ranked if r.headroom_us / total >= MIN_GAIN_SHARE][:limit]
     left = [_too_small(r) for r in ranked if r not in chosen and r.share >= HOT_SHARE]
-    covered = {id(n) for region in regions for n in region.nodes}
-    left += _uncovered(profile, regions, rejected, costs, total, covered)
+    left += _uncovered(profile, regions, rejected, costs, total)
     return Selection(tuple(chosen), tuple(sorted(left, key=lambda x: -x.share)))
 
 
@@ -83,11 +90,17 @@ def _region(group: Sequence[FxRegion], costs: Costs, total_us: float, device: De
 
 
 def _too_small(region: Region) -> LeftAlone:
-    return LeftAlone(region.problem.name, region.share, f"could gain at most {region.headroom_us:.0f} us a run: it is at its memory bound")
+    return LeftAlone(
+        region.problem.name, region.share, f"could gain at most {region.headroom_us:.0f} us a run: it is at its memory bound"
+    )
 
 
 def _uncovered(
-    profile: Profile, regions: Sequence[FxRegion], rejected: Sequence[Rejected], costs: Costs, total_us: float, covered: set[int]
+    profile: Profile,
+    regions: Sequence[FxRegion],
+    rejected: Sequence[Rejected],
+    costs: Costs,
+    total_us: float,
 ) -> list[LeftAlone]:
     """Hot profiled operations that no region contains."""
     reasons: dict[str, str] = {}
@@ -100,9 +113,7 @@ def _uncovered(
     for cost in profile.ops:
         if id(cost) not in inside:
             shares[cost.op] += cost.self_us / total_us
-    return [
-        LeftAlone(op, share, _why_not(op, reasons)) for op, share in shares.items() if share >= HOT_SHARE
-    ]
+    return [LeftAlone(op, share, _why_not(op, reasons)) for op, share in shares.items() if share >= HOT_SHARE]
 
 
 def _why_not(op: str, reasons: Mapping[str, str]) -> str:
