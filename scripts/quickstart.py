@@ -30,7 +30,7 @@ GPU_SIZES: dict[str, Any] = {
 """The widths of Llama 3 8B; the vocabulary is smaller, or the last product would be half of the time."""
 LAYERS = 4
 TOKENS = {"cpu": 256, "cuda": 2048}
-BUDGET_S = {"cpu": 90.0, "cuda": 180.0}
+BUDGET_S = {"cpu": 120.0, "cuda": 180.0}
 
 
 def build(device: str) -> tuple[Any, Any]:
@@ -52,7 +52,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU if there is one")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="time for tuning")
-    parser.add_argument("--report", type=Path, default=Path("quickstart-report"), metavar="STEM", help="STEM.md, STEM.json")
+    parser.add_argument(
+        "--report", type=Path, default=Path("build/quickstart-report"), metavar="STEM", help="STEM.md, STEM.json"
+    )
     arguments = parser.parse_args()
 
     started = time.monotonic()
@@ -74,6 +76,7 @@ def main() -> int:
         print(error.explain(), file=sys.stderr)
         return error.exit_code
     print(result.summary())
+    arguments.report.parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".md", ".json"):
         path = arguments.report.with_suffix(suffix).resolve()
         result.save(path)

@@ -35,5 +35,5 @@ jobs=$(nproc)
 ((jobs > 4)) && jobs=4
 nvidia-smi -L >/dev/null 2>&1 && jobs=0
 parallel=()
-((jobs)) && "$python" -c "import xdist" 2>/dev/null && parallel=(-n "$jobs" --dist worksteal)
+((jobs)) && "$python" -c "import xdist" 2>/dev/null && parallel=(-n "$jobs" --dist loadfile)
 exec "$python" -m pytest -q "${parallel[@]}"
