@@ -32,11 +32,15 @@ HEAD = """
 #define IN(k) ((const float*)in[k].data)
 #define OUT(k) ((float*)out[k].data)
 static int64_t count(const ForgeTensor& t) { int64_t n = 1; for (int k = 0; k < t.ndim; ++k) n *= t.sizes[k]; return n; }
-static float bf16(float x) { uint32_t b; memcpy(&b, &x, 4); b = (b + 0x7FFF + ((b >> 16) & 1)) & 0xFFFF0000u; memcpy(&x, &b, 4); return x; }
+static float bf16(float x) {
+  uint32_t b; memcpy(&b, &x, 4); b = (b + 0x7FFF + ((b >> 16) & 1)) & 0xFFFF0000u; memcpy(&x, &b, 4); return x;
+}
 """
 
 
-def problem(fn: Callable[..., Any], *specs: TensorSpec, policy: Policy = Policy.EAGER_EQUIVALENT, name: str = "test") -> Problem:
+def problem(
+    fn: Callable[..., Any], *specs: TensorSpec, policy: Policy = Policy.EAGER_EQUIVALENT, name: str = "test"
+) -> Problem:
     """The problem of a function of tensors."""
     return Problem(name, graph_from_fx(trace_specs(fn, specs)), policy)
 
@@ -67,12 +71,12 @@ def build(body: str, of: Problem, *, configs: int = 1, program: str | None = Non
     return Built(candidate, str(library), hashlib.sha256(library.read_bytes()).hexdigest(), 0.0, {})
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="torch_forge-test-kernels-")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compiled(source: str) -> Path:
     stem = Path(_folder().name) / hashlib.sha256(source.encode()).hexdigest()[:12]
     stem.with_suffix(".cpp").write_text(source)

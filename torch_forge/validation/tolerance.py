@@ -37,11 +37,18 @@ class Rule:
     policy: Policy
     terms: int
     """Of the longest sum (``reduction_length``)."""
+    correlated: bool = False
+    """Terms are equal, so that their rounding errors all have one sign and add up instead of averaging out."""
 
     @property
     def stored(self) -> float:
         """Unit roundoff of values in memory, and of whatever the policy lets operands be rounded to."""
         return max(DTYPES[self.dtype].unit_roundoff, _POLICY_ROUNDOFF.get(self.policy, 0.0))
+
+    @property
+    def growth(self) -> float:
+        """How far the error of a sequential sum may exceed that of one addition."""
+        return float(self.terms if self.correlated else self.terms**0.5)
 
     @property
     def accumulated(self) -> float:
@@ -55,11 +62,11 @@ def allowed_error(reference: torch.Tensor, eager: torch.Tensor, sensitivity: tor
     reference, sensitivity: float64. eager: any float type. Where the reference is not finite the bound means nothing.
     """
     error = (eager.double() - reference).abs_().nan_to_num_(0.0, 0.0, 0.0).mul_(EAGER_FACTOR)
-    # sqrt(terms) * sensitivity bounds the sum of the magnitudes of the terms (Cauchy-Schwarz).
-    root = rule.terms**0.5
-    backward = sensitivity * (4 * rule.stored + (4 + root) * root * rule.accumulated)
+    # The sum of the magnitudes of the terms is at most sqrt(terms) * sensitivity (Cauchy-Schwarz) and at least the result.
+    of_sums = (4 + rule.growth) * rule.accumulated
+    backward = sensitivity * (4 * rule.stored + rule.terms**0.5 * of_sums)
     around = envelope(torch.maximum(error, backward), reference)
-    rounding = reference.abs().mul_(rule.stored + 4 * rule.accumulated).nan_to_num_(0.0, 0.0, 0.0)
+    rounding = reference.abs().mul_(rule.stored + of_sums).nan_to_num_(0.0, 0.0, 0.0)
     denormal = float(torch.finfo(getattr(torch, rule.dtype)).smallest_normal) * 2 * DTYPES[rule.dtype].unit_roundoff
     allowed = around.add_(rounding).add_(denormal)
     return allowed if rule.dtype == "float64" else allowed.mul_(1 + 2.0**-20).float()
@@ -70,7 +77,7 @@ def rms_floor(scale: float, rule: Rule) -> float:
 
     ``scale`` is the larger of the RMS of the result and of the sensitivity.
     """
-    return float((rule.stored + (2 + 0.5 * rule.terms**0.5) * rule.accumulated) * scale)
+    return float((rule.stored + (2 + 0.5 * rule.growth) * rule.accumulated) * scale)
 
 
 def sensitivity(
