@@ -116,3 +116,19 @@ def kill_parent(payload: Any, scratch: Path) -> Any:
 
 def allocate(payload: Any, scratch: Path) -> Any:
     return len(bytearray(payload))
+
+
+def device_facts(payload: Any, scratch: Path) -> Any:
+    """The CPU's type, why there is no GPU, and whether CUDA was touched for the former."""
+    import torch
+
+    from torch_forge.errors import DeviceError
+    from torch_forge.machine.device import device_info
+    from torch_forge.settings import Settings
+
+    cpu = device_info("cpu", Settings.resolve(), measure=False)
+    touched = torch.cuda.is_initialized()
+    try:
+        return {"cpu": cpu.type, "touched": touched, "gpu": device_info("cuda", Settings.resolve(), measure=False).type}
+    except DeviceError as error:
+        return {"cpu": cpu.type, "touched": touched, "gpu": str(error)}

@@ -55,7 +55,7 @@ ENVIRONMENTAL: tuple[tuple[str, str], ...] = (
         "The disk is full. Free some space, or set TORCH_FORGE_CACHE_DIR and TMPDIR to a larger one.",
     ),
     (
-        r"^\S+:\d+:\d+: fatal error: (cuda_runtime\.h|crt/\S+|c?stdint(\.h)?|cmath|bits/c\S+): No such",
+        r"^\S+:\d+:\d+: fatal error: (cuda_runtime\.h|crt/\S+|c?stdint(\.h)?|cmath|bits/c\S+): No",
         "The compiler does not find its own headers. Reinstall it, or set CXX or CUDA_HOME to a complete one.",
     ),
     (
@@ -68,7 +68,7 @@ ENVIRONMENTAL: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(cannot find|unable to find library) -l(cudart|gomp|omp|c10|torch)\b",
-        "A library that every kernel is linked with is missing. Reinstall the CUDA runtime or the compiler's OpenMP library.",
+        "A library that every kernel needs is missing. Reinstall the CUDA runtime or the compiler's OpenMP library.",
     ),
 )
 """What no other candidate would survive either, and the setting to change."""

@@ -19,6 +19,8 @@ JOB_BYTES = 3 << 29
 JOB_PIDS = 12
 """Processes of one build: worker, ninja, shell, nvcc and its stages, with room for threads."""
 CGROUP = Path("/sys/fs/cgroup")
+"""Inside a container this is its own group."""
+MEMINFO = Path("/proc/meminfo")
 
 
 def build_jobs(settings: Settings) -> int:
@@ -26,41 +28,41 @@ def build_jobs(settings: Settings) -> int:
     bounds = [len(os.sched_getaffinity(0)), available_bytes() // JOB_BYTES]
     if settings.max_jobs > 0:
         bounds.append(settings.max_jobs)
-    if (quota := _cpu_quota(CGROUP)) is not None:
+    if (quota := _cpu_quota()) is not None:
         bounds.append(quota)
-    if (pids := _pids_left(CGROUP)) is not None:
+    if (pids := _pids_left()) is not None:
         bounds.append(pids // JOB_PIDS)
     return max(1, min(bounds))
 
 
-def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int:
+def available_bytes() -> int:
     """Memory that can still be used, in bytes: the machine's, or what the container's limit leaves."""
-    fields = dict(line.split(":", 1) for line in _read(meminfo).splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in _read(MEMINFO).splitlines() if ":" in line)
     free = int(fields.get("MemAvailable", "0 kB").split()[0]) << 10
     bounds = [free] if free else []
     for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
-        most, current = _number(cgroup / limit), _number(cgroup / used)
+        most, current = _number(CGROUP / limit), _number(CGROUP / used)
         if most is not None and current is not None:
-            bounds.append(max(0, most - current + _reclaimable(cgroup)))
+            bounds.append(max(0, most - current + _reclaimable()))
     return min(bounds, default=JOB_BYTES)
 
 
-def _reclaimable(cgroup: Path) -> int:
+def _reclaimable() -> int:
     """File cache that a container's usage counts, but that goes when memory is wanted."""
-    for line in (_read(cgroup / "memory.stat") or _read(cgroup / "memory" / "memory.stat")).splitlines():
+    for line in (_read(CGROUP / "memory.stat") or _read(CGROUP / "memory" / "memory.stat")).splitlines():
         name, _, value = line.partition(" ")
         if name == "inactive_file" and value.isdigit():
             return int(value)
     return 0
 
 
-def _cpu_quota(cgroup: Path) -> int | None:
-    quota, _, period = _read(cgroup / "cpu.max").strip().partition(" ")
+def _cpu_quota() -> int | None:
+    quota, _, period = _read(CGROUP / "cpu.max").strip().partition(" ")
     return max(1, int(quota) // int(period)) if quota.isdigit() and period.isdigit() else None
 
 
-def _pids_left(cgroup: Path) -> int | None:
-    most, current = _number(cgroup / "pids.max"), _number(cgroup / "pids.current")
+def _pids_left() -> int | None:
+    most, current = _number(CGROUP / "pids.max"), _number(CGROUP / "pids.current")
     return None if most is None or current is None else max(0, most - current)
 
 

@@ -25,6 +25,15 @@ DEFAULT_ARCH = "9.0"
 """Built for when there is neither a device nor a list."""
 ARCH_SPECIFIC = frozenset({"9.0", "10.0", "10.3", "12.0", "12.1"})
 """Compute capabilities whose ``a`` variant adds instructions (wgmma, tcgen05) and runs on that capability alone."""
+NAMED_ARCHS = {
+    "Volta": "7.0+PTX",
+    "Turing": "7.5+PTX",
+    "Ampere": "8.0;8.6+PTX",
+    "Ada": "8.9+PTX",
+    "Hopper": "9.0+PTX",
+    "Blackwell": "10.0;12.0+PTX",
+}
+"""Names that torch accepts in TORCH_CUDA_ARCH_LIST."""
 SOURCE = """
 #include <cuda_runtime.h>
 __global__ void empty() {}
@@ -124,7 +133,8 @@ def choose_archs(wanted: str, device: DeviceInfo | None, nvcc: str) -> tuple[str
     Raises ToolchainError if the list cannot be read.
     """
     if wanted and wanted != "native":
-        archs = tuple(word for word in re.split(r"[;\s,]+", wanted) if word)
+        words = [NAMED_ARCHS.get(word, word) for word in re.split(r"[;\s,]+", wanted)]
+        archs = tuple(word for word in ";".join(words).split(";") if word)
         gencode_flags(archs)
         return archs
     match = re.fullmatch(r"sm_(\d+)(\d)", device.arch) if device is not None else None

@@ -60,7 +60,7 @@ def device_info(device: str, settings: Settings, *, measure: bool = True) -> Dev
 def _cpu(march: str, threads: int, measure: bool) -> DeviceInfo:
     flags = cpu_features(march)
     arch = MARCH_LEVELS.get(march) or _cpu_level(flags)
-    l1_bytes, _, llc_bytes = _cpu_caches()
+    l1_bytes, _, llc_bytes = cpu_caches()
     return DeviceInfo(
         type="cpu",
         index=0,
@@ -111,7 +111,7 @@ def _cpu_hz() -> float:
     return float(mhz[0]) * 1e6 if mhz else 2.5e9
 
 
-def _cpu_caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> tuple[int, int, int]:
+def cpu_caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> tuple[int, int, int]:
     """Bytes of L1 data, L2 and last-level cache of the first core."""
     sizes: dict[int, int] = {}
     for entry in sorted(root.glob("index*")):
