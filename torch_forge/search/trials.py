@@ -1,0 +1,121 @@
+"""Candidates through build, verdict and timing: templates first, then an author if there is one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from torch_forge.benchmarking.pairs import Bench
+from torch_forge.compilation.build import build_many
+from torch_forge.compilation.jobs import build_jobs
+from torch_forge.generation.llm.author import LLMAuthor
+from torch_forge.generation.templates.engine import candidates
+from torch_forge.machine.locks import device_lane
+from torch_forge.records.kernels import Built, Candidate, Plan
+from torch_forge.records.outcomes import Comparison, Passed, Trial, Verdict
+from torch_forge.search.case import Case
+from torch_forge.search.known import Start
+from torch_forge.validation.judge import Judge
+
+MARGIN = 1.03
+"""A kernel must be this much faster than eager, at the lower end of the interval; below it, noise decides."""
+
+
+def search(
+    case: Case, judge: Judge, the_plan: Plan, *, start: Start | None, use_templates: bool, author: LLMAuthor | None
+) -> Trial | None:
+    """Every candidate that the deadline allows; the fastest that is also right on the thorough cases."""
+    if start is not None:
+        _try_start(case, judge, start)
+    if not _satisfied(case, start) and use_templates and case.form is not None:
+        seen = {t.candidate.digest for t in case.trials} | set(case.journal.finished)
+        proposed = [c for c in candidates(case.problem, case.form, case.shop.device) if c.digest not in seen]
+        for built in _built(case, proposed):
+            _try(case, judge, built)
+            if _at_target(case, the_plan):
+                break
+    while author is not None and not _at_target(case, the_plan):
+        candidate = author.propose(case.problem, the_plan, case.shop.device, case.trials)
+        if candidate is None:
+            break
+        if isinstance(candidate, Candidate):  # else this reply brought none, and the next prompt says why
+            for built in _built(case, [candidate]):
+                _try(case, judge, built)
+    return _confirmed(case, judge)
+
+
+def _try_start(case: Case, judge: Judge, start: Start) -> None:
+    if start.built is not None:
+        _try(case, judge, start.built)
+        return
+    for built in _built(case, [start.candidate]):
+        _try(case, judge, built)
+
+
+def _satisfied(case: Case, start: Start | None) -> bool:
+    """A kernel of the same class that beats eager here too is enough: a new size does not cost a new search."""
+    best = case.fastest()
+    return start is not None and best is not None and best.best is not None and best.best.ratio_low >= MARGIN
+
+
+def _at_target(case: Case, the_plan: Plan) -> bool:
+    best = case.fastest()
+    reached = best is not None and best.best is not None and best.best.candidate.median_us <= the_plan.target_us
+    return reached or case.deadline.passed
+
+
+def _built(case: Case, proposed: Sequence[Candidate]) -> Iterator[Built]:
+    """Builds as they finish; what does not build is a trial already."""
+    shop = case.shop
+    assert shop.toolchain is not None
+    builds = build_many(
+        proposed,
+        shop.toolchain,
+        shop.pool,
+        staging_root=shop.staging,
+        timeout_s=shop.settings.build_timeout_s,
+        jobs=build_jobs(shop.settings),
+    )
+    for candidate, outcome in builds:
+        if isinstance(outcome, Built):
+            yield outcome
+        else:
+            case.record(Trial(candidate, outcome, None, (), 0.0))
+        if case.deadline.passed:
+            return
+
+
+def _try(case: Case, judge: Judge, built: Built) -> None:
+    """Check every config, time those that are right."""
+    began_s = time.monotonic()
+    verdicts = judge.verdicts(built)
+    right = [c for c, v in verdicts.items() if isinstance(v, Passed)]
+    comparisons: tuple[Comparison, ...] = ()
+    if right:
+        bench = Bench(case.problem, device=case.shop.device, pool=case.shop.pool, settings=case.shop.settings)
+        with device_lane(case.shop.device):
+            measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed)
+        comparisons = measured.comparisons
+        verdicts.update(measured.faults)
+    case.record(Trial(built.candidate, built, _summary(verdicts), comparisons, time.monotonic() - began_s))
+
+
+def _summary(verdicts: Mapping[int, Verdict]) -> Verdict:
+    """Passed if any config passed, since the others are simply not used; else the first failure."""
+    ordered = [verdicts[k] for k in sorted(verdicts)]
+    return next((v for v in ordered if isinstance(v, Passed)), ordered[0])
+
+
+def _confirmed(case: Case, judge: Judge) -> Trial | None:
+    """The fastest trial that also passes the thorough cases; config 0 too, which serves misaligned tensors."""
+    best = case.fastest()
+    while best is not None and best.best is not None:
+        assert isinstance(best.build, Built)
+        verdicts = judge.verdicts(best.build, sorted({0, best.best.config}), thorough=True)
+        failed = [v for v in verdicts.values() if not isinstance(v, Passed)]
+        if not failed:
+            return replace(best, verdict=verdicts[best.best.config])
+        case.trials[case.trials.index(best)] = replace(best, verdict=failed[0], comparisons=())
+        best = case.fastest()
+    return None
