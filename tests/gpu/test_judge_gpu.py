@@ -115,11 +115,15 @@ def test_a_kernel_is_timed_in_device_time(pool: WorkerPool, build):
 
 
 def test_work_on_another_stream_does_not_escape_the_clock(pool: WorkerPool, build):
-    slow = "static cudaStream_t s; if (!s) cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);" + "".join(
-        "gelu<<<(n + 255) / 256, 256, 0, s>>>(x, y, n);" for _ in range(60)
-    )
+    slowly = "[&] { float v = x[i]; for (int k = 0; k < 4000; ++k) v += 0.f * erff(v); return v; }()"
+    element = ELEMENT.replace("x[i] *", f"{slowly} *", 1)
+    launch = """
+    static cudaStream_t other;
+    if (!other) cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    gelu<<<(n + 255) / 256, 256, 0, other>>>(x, y, n);
+    return FORGE_OK;"""
     bench = Bench(GELU, device=device_info("cuda", SETTINGS, measure=False), pool=pool, settings=SETTINGS)
-    measured = bench.compare(build(ELEMENT, slow + "return FORGE_OK;"), [N], [0], seed=1, budget_s=0.5)
+    measured = bench.compare(build(element, launch), [N], [0], seed=1, budget_s=0.5)
     assert measured.comparisons == ()
     assert isinstance(measured.faults[0], Refused)
 
