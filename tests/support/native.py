@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,13 +73,37 @@ extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out,
 }
 """
 
+CUDA_ADD_MUL = """
+#include "forge.h"
+// Sum and product of dense float tensors; the sum passes through the workspace. Config 1 refuses addresses off 16 bytes;
+// config 2 returns cudaErrorInvalidValue.
+__global__ void compute(const float* a, const float* b, float* sum, float* product, float* scratch, long n) {
+  for (long i = blockIdx.x * (long)blockDim.x + threadIdx.x; i < n; i += gridDim.x * (long)blockDim.x) {
+    scratch[i] = a[i] + b[i];
+    sum[i] = scratch[i];
+    product[i] = a[i] * b[i];
+  }
+}
+extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t config, int64_t,
+                            void* workspace, void* stream) {
+  if (!workspace || ((uintptr_t)workspace & 255)) return FORGE_UNSUPPORTED;
+  if (config == 2) return FORGE_CUDA_ERROR + (int)cudaErrorInvalidValue;
+  uintptr_t all = (uintptr_t)in[0].data | (uintptr_t)in[1].data | (uintptr_t)out[0].data | (uintptr_t)out[1].data;
+  if (config == 1 && (all & 15)) return FORGE_UNSUPPORTED;
+  compute<<<64, 256, 0, (cudaStream_t)stream>>>((const float*)in[0].data, (const float*)in[1].data, (float*)out[0].data,
+                                               (float*)out[1].data, (float*)workspace, dims[0]);
+  cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? FORGE_OK : FORGE_CUDA_ERROR + (int)error;
+}
+"""
+
 
 def build(source: str, path: Path) -> Path:
     """Compile a kernel or a glue to a shared library with plain g++ against this torch."""
     text = path.with_suffix(".cpp")
     text.write_text(source)
     root = Path(torch.__file__).parent
-    command = [os.environ.get("CXX", "g++"), "-O1", "-shared", "-fPIC", "-std=c++20", "-Wall", f"-I{INCLUDE_DIR}"]
+    command = [os.environ.get("CXX", "g++"), "-O0", "-shared", "-fPIC", "-std=c++20", "-Wall", f"-I{INCLUDE_DIR}"]
     command += [f"-I{root / 'include'}", str(text), "-o", str(path)]
     if "forge_glue.h" in source:
         command += [f"-L{root / 'lib'}", "-ltorch_cpu", f"-Wl,-rpath,{root / 'lib'}"]
@@ -85,11 +111,42 @@ def build(source: str, path: Path) -> Path:
     return path
 
 
-def load(folder: Path, name: str, digest: str, counts: tuple[int, int], source: str) -> OpHandle:
-    """Build glue and kernel in ``folder`` and load them as one operator."""
-    glue = build(glue_source(name, digest, *counts, "cpu"), folder / f"{name}_glue.so")
-    kernel = build(source, folder / f"{name}_kernel.so")
-    return load_op(name, digest, *counts, "cpu", glue, kernel)
+def build_cuda(source: str, path: Path, arch: str) -> Path:
+    """Compile a kernel with nvcc for one architecture, ``sm_90``."""
+    text = path.with_suffix(".cu")
+    text.write_text(source)
+    command = [
+        _nvcc(),
+        f"-arch={arch}",
+        "-O1",
+        "-shared",
+        "-Xcompiler",
+        "-fPIC",
+        f"-I{INCLUDE_DIR}",
+        str(text),
+        "-o",
+        str(path),
+    ]
+    subprocess.run(command, check=True, timeout=240)
+    return path
+
+
+def _nvcc() -> str:
+    wheels = importlib.util.find_spec("nvidia")
+    folders = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
+    folders += [f"{p}/cu13" for p in (wheels.submodule_search_locations if wheels else None) or ()]
+    found = shutil.which("nvcc") or next((f"{f}/bin/nvcc" for f in folders if f and Path(f, "bin/nvcc").exists()), None)
+    assert found is not None
+    return found
+
+
+def load(folder: Path, name: str, digest: str, counts: tuple[int, int], source: str, arch: str | None = None) -> OpHandle:
+    """Build glue and kernel in ``folder`` and load them as one operator; ``arch`` makes it a CUDA one."""
+    backend = "cpu" if arch is None else "cuda"
+    glue = build(glue_source(name, digest, *counts, backend), folder / f"{name}_{backend}_glue.so")
+    path = folder / f"{name}_{backend}_kernel.so"
+    kernel = build(source, path) if arch is None else build_cuda(source, path, arch)
+    return load_op(name, digest, *counts, backend, glue, kernel)
 
 
 def spec_of(tensor: Tensor) -> TensorSpec:

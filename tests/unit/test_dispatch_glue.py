@@ -64,7 +64,8 @@ def test_glue_text_differs_by_backend_and_names_the_header_version() -> None:
 
 def test_binding_words() -> None:
     spec = contiguous((2, 3), "bfloat16")
-    binding = Binding((spec,), (contiguous((2,), "bool"),), (7, 8), config=4, align_bytes=16, fallback_config=1, workspace_bytes=64)
+    out = contiguous((2,), "bool")
+    binding = Binding((spec,), (out,), (7, 8), config=4, align_bytes=16, fallback_config=1, workspace_bytes=64)
     assert binding_words(binding) == [1, -1, 16, 4, 1, 64, 2, 7, 8, 3, 2, 2, 3, 3, 1, 9, 1, 2, 1]
     assert binding_words(binding, device_index=2)[1] == 2
 

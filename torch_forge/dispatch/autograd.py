@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from torch_forge.dispatch.keys import full_autocast_state
+from torch_forge.dispatch.keys import autocast_state
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Ambient:
     __slots__ = ("_autocast", "_cuda_devices", "_rng_states")
 
     def __init__(self, tensors: Sequence[Tensor], random: bool) -> None:
-        self._autocast = full_autocast_state()
+        self._autocast = autocast_state()
         self._cuda_devices = sorted({t.get_device() for t in tensors if t.is_cuda}) if random else []
         self._rng_states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._cuda_devices)] if random else []
 
@@ -99,9 +99,9 @@ class _Ambient:
     def restored(self) -> Iterator[None]:
         """As it was in the forward pass, inside; as it is now, afterwards."""
         with ExitStack() as stack:
-            for wanted, now in zip(self._autocast, full_autocast_state(), strict=True):
-                device, enabled, dtype = wanted
-                if wanted != now:
+            now = autocast_state()
+            if now != self._autocast:
+                for device, enabled, dtype in self._autocast or ((d, False, t) for d, _, t in now):
                     stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False))
             if self._rng_states:
                 stack.enter_context(torch.random.fork_rng(self._cuda_devices))

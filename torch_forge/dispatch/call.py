@@ -38,8 +38,8 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _grad_mode = torch.is_grad_enabled
 
-Remembered = tuple[Callable[..., bool], bool | None, Callable[..., Any], "CompiledCall"]
-"""(native guard, grad mode it holds for or None for both, how to serve, whose)"""
+Remembered = tuple[Callable[..., bool], bool | None, Callable[..., Any], "CompiledCall | None"]
+"""(native guard, grad mode it holds for or None for both, how to serve, whose case or None for the original function)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,8 @@ class ForgedFunction:
                     try:
                         return serve(*args)
                     except (RuntimeError, IndexError) as error:
+                        if call is None:
+                            raise
                         return self._after_failure(call, error, args, kwargs)
         return self._decide(args, kwargs)
 
@@ -160,16 +162,16 @@ class ForgedFunction:
             return self._fn(*args, **kwargs)
         call = self._table.get(read.key)
         if call is None:
-            self._note(read.key)
+            self._note(read)
             return self._fn(*args, **kwargs)
         needs_grad = _grad_mode() and any(t.requires_grad for t in read.tensors)
         # torch cannot save an inference tensor for a backward pass; eager often need not.
         if needs_grad and (not call.differentiable or any(t.is_inference() for t in read.tensors)):
             return self._fn(*args, **kwargs)
-        serve = self._differentiable(call, read) if needs_grad else call.serve
+        serve = self._differentiable(call, read) if needs_grad else call.run if call.structure is None else call.serve
         if call.shadow is not None and call.shadow.due():
             return self._compare(call, call.shadow, serve, read)
-        self._remember(call, read, serve)
+        self._remember(read, serve, call)
         try:
             return serve(*read.tensors)
         except (RuntimeError, IndexError) as error:
@@ -192,24 +194,36 @@ class ForgedFunction:
 
         return serve
 
-    def _remember(self, call: CompiledCall, read: ReadCall, serve: Callable[..., Any]) -> None:
+    def _remember(self, read: ReadCall, serve: Callable[..., Any], call: CompiledCall | None) -> None:
         """Spare the exact guard next time, where the native one sees everything that matters."""
-        if not read.is_flat or read.key.autocast or call.shadow is not None:
+        if not read.is_flat or read.key.autocast or (call is not None and call.shadow is not None):
             return
         guard = native_guard(read.tensors)
         if guard is None:
             return
-        grad_mode = _grad_mode() if any(t.requires_grad for t in read.tensors) else None
-        direct = call.run if serve == call.serve and call.structure is None else serve
+        watched = call is not None and any(t.requires_grad for t in read.tensors)
+        verdict = (guard, _grad_mode() if watched else None, serve, call)
         count = len(read.tensors)
         with self._lock:
-            if self._table.get(call.key) is call:
-                others = self._remembered.get(count, ())[: MOST_REMEMBERED - 1]
-                self._remembered = {**self._remembered, count: ((guard, grad_mode, direct, call), *others)}
+            if self._table.get(read.key) is call:
+                # Known cases come first; a walk over unknown ones must not cost them time.
+                known = [v for v in self._remembered.get(count, ()) if v[3] is not None]
+                unknown = [v for v in self._remembered.get(count, ()) if v[3] is None]
+                verdicts = [verdict, *known, *unknown] if call is not None else [*known, verdict, *unknown]
+                self._remembered = {**self._remembered, count: tuple(verdicts[:MOST_REMEMBERED])}
 
-    def _note(self, key: CallKey) -> None:
-        if key in self._seen or len(self._seen) < MOST_SEEN:
-            self._seen[key] = self._seen.get(key, 0) + 1
+    def _note(self, read: ReadCall) -> None:
+        """Count an unknown call; one that comes again is remembered as such, so that it costs little."""
+        key = read.key
+        if key not in self._seen and len(self._seen) >= MOST_SEEN:
+            return
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] == 2:
+            self._remember(read, functools.partial(self._original, key), None)
+
+    def _original(self, key: CallKey, /, *args: Any) -> Any:
+        self._seen[key] = self._seen.get(key, 0) + 1
+        return self._fn(*args)
 
     def _compare(self, call: CompiledCall, shadow: ShadowGuard, serve: Callable[..., Any], read: ReadCall) -> Any:
         """Serve one call and check it; after a disagreement the original's result is returned and the case is dropped."""
@@ -230,8 +244,10 @@ class ForgedFunction:
         return expected
 
     def _after_failure(self, call: CompiledCall, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the original, which succeeds or raises what the user expects. A kernel at fault is dropped; a bad index or a
-        full memory is not the kernel's fault."""
+        """Run the original, which succeeds or raises what the user expects.
+
+        A kernel at fault is dropped; a bad index or a full memory is not the kernel's fault.
+        """
         if not isinstance(error, (IndexError, torch.OutOfMemoryError)):
             self._demote(call, f"it failed: {error}")
         return self._fn(*args, **kwargs)

@@ -84,14 +84,9 @@ def ambient_is_plain() -> bool:
 
 
 def autocast_state() -> AutocastState:
-    """Which devices autocast, and to what; empty if none does."""
+    """One (device, enabled, dtype) for each of ``AUTOCAST_DEVICES``; empty if none is enabled."""
     if not torch._C._is_any_autocast_enabled():
         return ()
-    return full_autocast_state()
-
-
-def full_autocast_state() -> AutocastState:
-    """One (device, enabled, dtype) for each of ``AUTOCAST_DEVICES``, on or off."""
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
 
 

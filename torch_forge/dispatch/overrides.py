@@ -12,12 +12,15 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_forge.dispatch.keys import CallKey, read_call
 from torch_forge.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11
 
 LOG = logging.getLogger("torch_forge")
 _INSTALLED: set[tuple[str, str]] = set()
@@ -40,7 +43,8 @@ class AtenOverride:
         try:
             if takes_numbers(op):
                 raise UsageError(
-                    f"{op} also takes Python numbers as tensors, which no override can pass on", advice="Forge a region around it."
+                    f"{op} also takes Python numbers as tensors, which no override can pass on",
+                    advice="Forge a region around it instead.",
                 )
             self._original = torch.library.get_kernel(op, device_key)
         except (RuntimeError, AttributeError) as error:
@@ -87,7 +91,7 @@ class AtenOverride:
                 self._library = None
                 _INSTALLED.discard((self.op, self.device_key))
 
-    def __enter__(self) -> AtenOverride:
+    def __enter__(self) -> Self:
         self.install()
         return self
 

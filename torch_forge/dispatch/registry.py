@@ -174,6 +174,8 @@ def _fake_outputs(name: str, inputs: tuple[Tensor, ...]) -> Tensor | tuple[Tenso
     import torch
 
     device = inputs[0].device
+    if any(x.device != device for x in inputs):
+        raise RuntimeError(f"{name}: expected all tensors to be on the same device")
     backends = (device.type,) if device.type != "meta" else ("cpu", "cuda")
     for operator in (o for backend in backends if (o := _OPERATORS.get((name, backend))) is not None):
         for binding in reversed(operator.bound.values()):
