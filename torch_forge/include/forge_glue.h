@@ -1,7 +1,7 @@
 /* The glue between one torch operator and its kernels. glue.py writes a source file that defines FORGE_OP, FORGE_DIGEST,
  * FORGE_INPUTS, FORGE_OUTPUTS and FORGE_CUDA (0 or 1) and includes this header; the library that comes out
  * implements the operator for one backend. It uses torch's C shims only, so it needs neither ATen nor CUDA headers, builds
- * in about a second, and one binary serves torch 2.11 and later.
+ * in about two seconds, and one binary serves torch 2.11 and later.
  *
  * A *binding* is one exact case: input sizes, strides and element types, output layouts, and the kernel with its arguments.
  * A call looks its inputs up among the bindings and launches; no match is an error, never a guess.
