@@ -183,6 +183,7 @@ def test_without_ninja_the_compiler_is_called_directly(pool, cpu, tmp_path, monk
     if ninja:
         (tools / "ninja").write_text(ninja)
         (tools / "ninja").chmod(0o755)
+    pool.run("torch_forge.machine.worker_main:probe", None, timeout_s=60)  # starts it while Python is where it is
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setattr("sys.executable", str(tools / "python"))
     built = build(candidate(RELU_CPU), cpu, pool, staging_root=tmp_path / "s", timeout_s=120)
@@ -321,6 +322,17 @@ def test_an_architecture_that_nvcc_does_not_know_is_the_machines_fault(pool, cud
     with pytest.raises(ToolchainError, match="Unsupported gpu architecture") as caught:
         build(candidate(RELU_CUDA, "cuda"), replace(cuda, cuda_archs=("77.0",)), pool, staging_root=tmp_path, timeout_s=200)
     assert "TORCH_CUDA_ARCH_LIST" in caught.value.advice
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("ninja", [True, False], ids=["ninja", "direct"])
+def test_cuda_glue_is_built_where_there_is_no_gpu(pool, cuda, tmp_path, monkeypatch, ninja: bool):
+    if not ninja:
+        monkeypatch.setattr("torch_forge.compilation.build.find_ninja", lambda: ("", "none"))
+    source = GLUE.replace("aoti_torch_device_type_cpu()", "aoti_torch_device_type_cuda()")
+    source += "void* stream_of(int device) { void* s; aoti_torch_get_current_cuda_stream(device, &s); return s; }"
+    path = build_glue(source, "relu", "cuda", cuda, pool, staging_root=tmp_path, timeout_s=120)
+    assert load_glue(path).forge_glue_answer() == 43
 
 
 @pytest.mark.nvcc

@@ -132,3 +132,41 @@ def device_facts(payload: Any, scratch: Path) -> Any:
         return {"cpu": cpu.type, "touched": touched, "gpu": device_info("cuda", Settings.resolve(), measure=False).type}
     except DeviceError as error:
         return {"cpu": cpu.type, "touched": touched, "gpu": str(error)}
+
+
+GPU_LAUNCH = """
+extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t, int64_t, void*,
+                            void* stream) {
+  relu<<<(unsigned)((dims[0] + 255) / 256), 256, 0, (cudaStream_t)stream>>>(
+      (const float*)in[0].data, (float*)out[0].data, dims[0]);
+  return cudaGetLastError() == cudaSuccess ? FORGE_OK : FORGE_CUDA_ERROR;
+}
+"""
+GPU_KERNELS = {
+    name: f"""#include "forge.h"
+__global__ void relu(const float* x, float* y, int64_t n) {{
+  int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+  if (i < n) y[i + {offset}] = fmaxf(x[i], 0.f);
+}}
+{GPU_LAUNCH}"""
+    for name, offset in (("relu", "0"), ("out_of_bounds", "(1ll << 44)"))
+}
+
+
+def launch_on_gpu(payload: Any, scratch: Path) -> Any:
+    """Run the kernel in the library ``payload`` once and compare."""
+    import torch
+
+    from torch_forge.machine.launch import ForgeTensor
+    from torch_forge.machine.loader import load_kernel
+
+    x = torch.randn(1 << 20, device="cuda")
+    y = torch.zeros_like(x)
+    size, stride = (ctypes.c_int64 * 1)(x.numel()), (ctypes.c_int64 * 1)(1)
+    tensors = [(ForgeTensor * 1)(ForgeTensor(t.data_ptr(), size, stride, 1, 1)) for t in (x, y)]
+    launch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 2)(
+        load_kernel(payload)
+    )
+    code = launch(*tensors, size, 0, 1, None, torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+    return {"right": code == 0 and torch.equal(y, x.relu())}

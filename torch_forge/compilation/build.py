@@ -94,8 +94,10 @@ def build_glue(
     """
     with_cuda = backend == "cuda"
     flags = (*GLUE_FLAGS, *(("-DUSE_CUDA",) if with_cuda else ()))
+    # Nothing is compiled by nvcc, but load_inline looks for GPUs where no architecture is named.
+    archs = gencode_flags(toolchain.cuda_archs)
     name = identifier(name)
-    payload = _payload(name, toolchain, cpp=source, needs_torch=True, with_cuda=with_cuda, cflags=flags)
+    payload = _payload(name, toolchain, cpp=source, needs_torch=True, with_cuda=with_cuda, cflags=flags, cuda_cflags=archs)
     staging = _staging(staging_root, name)
     with _gate.shared():
         outcome = pool.run(f"{TASKS}:build", payload, timeout_s=timeout_s, env=_environment(staging), scratch=staging)

@@ -20,8 +20,9 @@ from torch_forge.settings import Settings
 
 CPU_COPY_BYTES = (32 << 20, 128 << 20)
 """Least and most bytes copied to measure the CPU: beyond the last-level cache, within 0.15 s."""
-GPU_COPY_BYTES = 256 << 20
-"""Enough for a copy of some 100 us on the fastest GPU; at least four times the L2, or the L2 would be measured."""
+GPU_COPY_BYTES = 1 << 30
+"""Half a millisecond on the fastest GPU, so that starting the copy does not count. Less where little memory is free, but at
+least four times the L2, or the L2 would be measured."""
 FALLBACK_L1, FALLBACK_L2, FALLBACK_LLC = 32 << 10, 1 << 20, 8 << 20
 """Bytes; where /sys does not tell, as in many containers."""
 
@@ -184,21 +185,28 @@ def _cuda(index: int, measure: bool) -> DeviceInfo:
         memory_bytes=props.total_memory,
         smem_bytes=getattr(props, "shared_memory_per_block_optin", 48 << 10),
         l2_bytes=props.L2_cache_size,
-        copy_gb_per_s=_cuda_copy_gb_per_s(index, props.L2_cache_size) if measure else 0.0,
+        copy_gb_per_s=_cuda_copy_gb_per_s(index, props) if measure else 0.0,
         flops_per_s=2.0 * props.multi_processor_count * cores * clock_hz,
         features=(),
     )
 
 
-def _cuda_copy_gb_per_s(index: int, l2_bytes: int) -> float:
-    """Best of a few event-timed copies on a stream of its own; less memory is used where little is free."""
+def _cuda_copy_gb_per_s(index: int, props: Any) -> float:
+    """Best of a few event-timed copies, on a stream and in memory of their own.
+
+    Where too little memory is free to measure anything but the L2, what the memory's clock and width promise.
+    """
     import torch
 
     with torch.cuda.device(index):
         free_bytes = torch.cuda.mem_get_info(index)[0]
-        count = min(max(GPU_COPY_BYTES, 4 * l2_bytes), free_bytes // 8)
+        count = max(4 * props.L2_cache_size, min(GPU_COPY_BYTES, free_bytes // 8))
+        if free_bytes < 4 * count:
+            bits_per_s = 2e3 * getattr(props, "memory_clock_rate", 2_000_000) * getattr(props, "memory_bus_width", 4096)
+            return float(bits_per_s / 8 / 1e9)
+        pool = torch.cuda.MemPool()  # goes back to the driver with the pool, is not kept by the caching allocator
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
+        with torch.cuda.use_mem_pool(pool), torch.cuda.stream(stream):
             source = torch.zeros(count, dtype=torch.uint8, device="cuda")
             target = torch.empty_like(source)
             times_ms: list[float] = []
@@ -209,4 +217,5 @@ def _cuda_copy_gb_per_s(index: int, l2_bytes: int) -> float:
                 end.record(stream)
                 end.synchronize()
                 times_ms.append(begin.elapsed_time(end))
-    return 2 * count / (min(times_ms) * 1e-3) / 1e9
+        del source, target, pool
+    return float(2 * count / (min(times_ms) * 1e-3) / 1e9)
