@@ -71,7 +71,7 @@ def prepare(case: Case, device: torch.device) -> Prepared | None:
         except (RuntimeError, IndexError, ValueError):
             return None
         eager_s = time.perf_counter() - begin
-        outputs = tuple(_expected(case, inputs, results))
+        outputs = _expected_anywhere(case, inputs, results)
         lower = [_rounded(x, _POLICY_BITS.get(policy, _KEPT_BITS.get(_name(x), 0))) for x in inputs]
         told_apart = frozenset(_rejected(outputs, inputs, eager(*lower)))
     return Prepared(case, outputs, told_apart, eager_s)
@@ -80,6 +80,15 @@ def prepare(case: Case, device: torch.device) -> Prepared | None:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _expected_anywhere(case: Case, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Expected, ...]:
+    """On the device or, if float64 takes more memory than it has, in the computer's own."""
+    try:
+        return tuple(_expected(case, inputs, results))
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+    return tuple(_expected(case, [x.cpu() for x in inputs], [r.cpu() for r in results]))
 
 
 def _expected(case: Case, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Iterator[Expected]:
@@ -122,15 +131,16 @@ def _rejected(
     }
     for name, sham in shams.items():
         results = (
-            compare(s, o, case="", output=k, all_of_it=False) for k, (s, o) in enumerate(zip(sham, outputs, strict=True))
+            compare(s.to(o.eager.device), o, case="", output=k, all_of_it=False)
+            for k, (s, o) in enumerate(zip(sham, outputs, strict=True))
         )
         if any(isinstance(r, Mismatch) for r in results):
             yield name
 
 
 def _mean(x: torch.Tensor) -> torch.Tensor:
-    """Its shape, every element the mean of the finite ones."""
-    wide = x.double()
+    """Its shape, every element the mean of the finite ones; zero for a single element, which is its own mean."""
+    wide = x.double() if x.numel() > 1 else x.new_zeros(x.shape, dtype=torch.float64)
     kept = wide[torch.isfinite(wide)]
     return torch.full_like(x, float(kept.mean()) if kept.numel() else 0.0)
 

@@ -33,7 +33,6 @@ class Evidence:
     report: Mapping[str, Any]
     """The worker's journal line."""
     scratch: Path
-    device: torch.device
     done: dict[tuple[str, str], CaseResult | Refused | Mismatch]
     results: list[CaseResult] = field(default_factory=list)
 
@@ -95,8 +94,8 @@ def _judge_file(evidence: Evidence, position: int, name: str, pattern: int) -> C
         return Refused(0, f"output {position} is missing or has another size ({case})")
     if not surroundings_kept(region, spec, pattern):
         return Refused(0, f"it writes outside output {position} ({case})")
-    actual = tensor_in(region, spec).to(evidence.device)
-    return compare(actual, evidence.prepared.outputs[position], case=case, output=position)
+    expected = evidence.prepared.outputs[position]
+    return compare(tensor_in(region, spec).to(expected.eager.device), expected, case=case, output=position)
 
 
 def read_region(path: Path, nbytes: int) -> torch.Tensor | None:

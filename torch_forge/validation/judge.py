@@ -6,7 +6,7 @@ prepares cases once and gives each candidate those that it claims to serve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -24,6 +24,8 @@ from torch_forge.validation.gates import GATES
 from torch_forge.validation.tolerance import reduction_length
 from torch_forge.validation.trial import Trial
 
+_KEEP_BYTES = 1 << 30
+"""Expected values of the quick cases up to this size: those of all further cases are kept too, for the next candidate."""
 _BATCH_BYTES = 2 << 30
 """Output files of one worker run, at most about this much."""
 
@@ -86,16 +88,21 @@ class Judge:
 
     # --- cases ------------------------------------------------------------------------------------------------------
 
-    def _stages(self, thorough: bool) -> list[list[Prepared]]:
+    def _stages(self, thorough: bool) -> Iterator[list[Prepared]]:
+        """Groups of cases; what was right in one is run on the next."""
         if self._quick is None:
             self._quick = self._prepare_quick()
+        yield self._quick
         if not thorough:
-            return [self._quick]
+            return
+        cases = full_cases(self.problem, self._seed, sums=reduction_length(self.problem.graph) > 1)
+        cases += [c for c in resized_cases(self.problem, self._seed) if self._lower(c.problem) is not None]
+        if sum(p.nbytes for p in self._quick) > _KEEP_BYTES:
+            yield from (self._prepared([c]) for c in cases)  # one at a time, none kept
+            return
         if self._more is None:
-            cases = full_cases(self.problem, self._seed, sums=reduction_length(self.problem.graph) > 1)
-            cases += [c for c in resized_cases(self.problem, self._seed) if self._lower(c.problem) is not None]
             self._more = self._prepared(cases)
-        return [self._quick, self._more]
+        yield self._more
 
     def _prepare_quick(self) -> list[Prepared]:
         """Cases that can tell zeros and the mean from the right result; more of them until every impostor is told apart."""

@@ -22,7 +22,7 @@ RMS_FACTOR = {"float64": 2.0, "float32": 2.0, "float16": 3.0, "bfloat16": 3.0}
 _GROUP = 16
 """The fewest elements whose largest error says something of eager's error in general."""
 _POPULATION = 64
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 _EXPONENTS = 2300
 _POLICY_ROUNDOFF = {Policy.TF32: 2.0**-11, Policy.BF16: 2.0**-8}
 

@@ -97,7 +97,7 @@ class Trial:
                     if complete:
                         found[config] = Refused(0, f"no report of {prepared.case.name}")
                     break
-                verdict = _first_verdict(Evidence(prepared, report, scratch, self.device, done, results))
+                verdict = _first_verdict(Evidence(prepared, report, scratch, done, results))
                 if verdict is not None:
                     found[config] = verdict
                     break
