@@ -177,7 +177,7 @@ def test_visible_devices_of_any_form(pool: WorkerPool, visible: str):
 def test_many_tasks_leave_nothing(pool: WorkerPool):
     parent = parent_of(pool)
     before = (descriptors(os.getpid()), descriptors(parent))
-    for function in ["echo", "segfault", "exit_early", "leave_grandchild"] * 40:
+    for function in ["echo", "segfault", "exit_early", "leave_grandchild"] * 25:
         run(pool, function, 0)
     assert parent_of(pool) == parent
     _wait_for(lambda: descriptors(parent) <= before[1])  # the last is closed just after its end was told
