@@ -18,9 +18,40 @@ struct forge_f16 { uint16_t bits; };
 
 #ifdef __CUDACC__
 #define FORGE_INLINE static __device__ __forceinline__
-#include "forge_math_cuda.h"
 #else
 #define FORGE_INLINE static inline __attribute__((always_inline))
+#endif
+
+/* ---- choice; NaN wins in max and min -------------------------------------------------------------------------- */
+
+FORGE_INLINE double forge_max(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
+FORGE_INLINE double forge_min(double a, double b) { return ((a < b) | (a != a)) ? a : b; }
+FORGE_INLINE int64_t forge_max(int64_t a, int64_t b) { return a > b ? a : b; }
+FORGE_INLINE int64_t forge_min(int64_t a, int64_t b) { return a < b ? a : b; }
+FORGE_INLINE int32_t forge_max(int32_t a, int32_t b) { return a > b ? a : b; }
+FORGE_INLINE int32_t forge_min(int32_t a, int32_t b) { return a < b ? a : b; }
+FORGE_INLINE bool forge_max(bool a, bool b) { return a | b; }
+FORGE_INLINE bool forge_min(bool a, bool b) { return a & b; }
+
+/* ---- integers wrap around ----------------------------------------------------------------------------------------- */
+
+FORGE_INLINE int64_t forge_add(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
+FORGE_INLINE int64_t forge_sub(int64_t a, int64_t b) { return int64_t(uint64_t(a) - uint64_t(b)); }
+FORGE_INLINE int64_t forge_mul(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+FORGE_INLINE int32_t forge_add(int32_t a, int32_t b) { return int32_t(uint32_t(a) + uint32_t(b)); }
+FORGE_INLINE int32_t forge_sub(int32_t a, int32_t b) { return int32_t(uint32_t(a) - uint32_t(b)); }
+FORGE_INLINE int32_t forge_mul(int32_t a, int32_t b) { return int32_t(uint32_t(a) * uint32_t(b)); }
+FORGE_INLINE int64_t forge_neg(int64_t a) { return forge_sub(int64_t(0), a); }
+FORGE_INLINE int32_t forge_neg(int32_t a) { return forge_sub(int32_t(0), a); }
+FORGE_INLINE int64_t forge_abs(int64_t a) { return a < 0 ? forge_neg(a) : a; }
+FORGE_INLINE int32_t forge_abs(int32_t a) { return a < 0 ? forge_neg(a) : a; }
+FORGE_INLINE int64_t forge_square(int64_t a) { return forge_mul(a, a); }
+FORGE_INLINE int32_t forge_square(int32_t a) { return forge_mul(a, a); }
+
+/* The backends' templates see the overloads above: an unqualified call on a built-in type finds only earlier ones. */
+#ifdef __CUDACC__
+#include "forge_math_cuda.h"
+#else
 #include "forge_math_cpu.h"
 #endif
 
@@ -45,16 +76,7 @@ FORGE_INLINE forge_bf16 forge_bf16_exact(float v) { return forge_bf16{uint16_t(f
 FORGE_INLINE float forge_round_bf16(float v) { return forge_get(forge_bf16_from(v)); }
 FORGE_INLINE float forge_round_f16(float v) { return forge_get(forge_f16_from(v)); }
 
-/* ---- choice; NaN wins in max and min -------------------------------------------------------------------------- */
-
-FORGE_INLINE double forge_max(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
-FORGE_INLINE double forge_min(double a, double b) { return ((a < b) | (a != a)) ? a : b; }
-FORGE_INLINE int64_t forge_max(int64_t a, int64_t b) { return a > b ? a : b; }
-FORGE_INLINE int64_t forge_min(int64_t a, int64_t b) { return a < b ? a : b; }
-FORGE_INLINE int32_t forge_max(int32_t a, int32_t b) { return a > b ? a : b; }
-FORGE_INLINE int32_t forge_min(int32_t a, int32_t b) { return a < b ? a : b; }
-FORGE_INLINE bool forge_max(bool a, bool b) { return a | b; }
-FORGE_INLINE bool forge_min(bool a, bool b) { return a & b; }
+/* ---- arg-reductions --------------------------------------------------------------------------------------------- */
 
 /* Whether candidate (v, i) replaces (best, at) in an argmax / argmin: NaN first, then the value, then the lower index. */
 template <class T, class I> FORGE_INLINE bool forge_arg_above(T v, I i, T best, I at) {
@@ -66,20 +88,7 @@ template <class T, class I> FORGE_INLINE bool forge_arg_below(T v, I i, T best, 
   return nan == best_nan ? ((!nan & (v < best)) | (((v == best) | nan) & (i < at))) : nan;
 }
 
-/* ---- integer arithmetic: wraps around, and dividing by zero is not a trap ---------------------------------------- */
-
-FORGE_INLINE int64_t forge_add(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
-FORGE_INLINE int64_t forge_sub(int64_t a, int64_t b) { return int64_t(uint64_t(a) - uint64_t(b)); }
-FORGE_INLINE int64_t forge_mul(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
-FORGE_INLINE int32_t forge_add(int32_t a, int32_t b) { return int32_t(uint32_t(a) + uint32_t(b)); }
-FORGE_INLINE int32_t forge_sub(int32_t a, int32_t b) { return int32_t(uint32_t(a) - uint32_t(b)); }
-FORGE_INLINE int32_t forge_mul(int32_t a, int32_t b) { return int32_t(uint32_t(a) * uint32_t(b)); }
-FORGE_INLINE int64_t forge_neg(int64_t a) { return forge_sub(int64_t(0), a); }
-FORGE_INLINE int32_t forge_neg(int32_t a) { return forge_sub(int32_t(0), a); }
-FORGE_INLINE int64_t forge_abs(int64_t a) { return a < 0 ? forge_neg(a) : a; }
-FORGE_INLINE int32_t forge_abs(int32_t a) { return a < 0 ? forge_neg(a) : a; }
-FORGE_INLINE int64_t forge_square(int64_t a) { return forge_mul(a, a); }
-FORGE_INLINE int32_t forge_square(int32_t a) { return forge_mul(a, a); }
+/* ---- integer division and shifts; dividing by zero is not a trap ----------------------------------------------- */
 
 template <class I> FORGE_INLINE I forge_int_trunc_div(I a, I b) {
   return b == 0 ? I(0) : b == I(-1) ? forge_neg(a) : a / b;

@@ -305,6 +305,9 @@ FORGE_CPU_FOLD(max, forge_max(a, b))
 FORGE_CPU_FOLD(min, forge_min(a, b))
 #undef FORGE_CPU_FOLD
 
+/* The earlier of stop and a place where the row must be cut, if that place lies ahead. */
+FORGE_INLINE int64_t forge_cut(int64_t from, int64_t place, int64_t stop) { return (place > from) & (place < stop) ? place : stop; }
+
 /* How many threads are worth starting: one wake-up costs what about 20000 simple operations cost. */
 static inline int forge_team(int64_t threads, int64_t tasks, int64_t operations) {
   const int64_t worth = operations / 20000;
