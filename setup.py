@@ -30,8 +30,8 @@ CORE = [
 ]
 
 EXTRAS = {
-    # 1.82.7 and 1.82.8 were published by a thief of credentials; 1.107 was withdrawn from the index.
-    "llm": ["litellm>=1.83,<2,!=1.107.*"],
+    # 1.82.7 and 1.82.8 were published by a thief of credentials; 1.107 is missing from the index.
+    "llm": ["litellm>=1.84,<2,!=1.107.*"],
     # A CUDA build of torch brings the one triton it was tested with; named here for a torch that does not.
     # The compiler as wheels: nothing else is needed to build a kernel, no system toolkit.
     "cuda": [

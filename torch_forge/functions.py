@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch_forge.dispatch.call import ForgedFunction
 from torch_forge.dispatch.graph import substitute
 from torch_forge.errors import CaptureError, UsageError
-from torch_forge.function_check import check_function
+from torch_forge.function_check import FunctionCheck
 from torch_forge.generation.llm.author import LLMAuthor
 from torch_forge.generation.llm.litellm_client import LiteLLMClient
 from torch_forge.graphs.capture import graph_from_fx, name_of, spec_of, trace_specs
@@ -73,7 +73,7 @@ class ForgeResult(ForgedFunction):
         self._installed.clear()
 
 
-def forge(
+def forge(  # noqa: PLR0913 (options of a public function, all by keyword)
     fn: Callable[..., Any],
     sample: Any,
     *,
@@ -83,12 +83,14 @@ def forge(
     llm: str | None = None,
     settings: Settings | None = None,
     shop: Workshop | None = None,
+    measure: bool | None = None,
 ) -> ForgeResult:
     """Forge kernels for one function at one call and return it as a callable that uses them.
 
     sample: a tensor, a tuple of positional arguments, a dict of keyword arguments, or ``torch_forge.Call``. Every tensor
     that
     the function reads must be among them. llm: a model name for litellm. shop: an open workshop to reuse.
+    measure: whether to race the result against eager and ``torch.compile`` now; by default if something new was forged.
     Calls unlike the sample run ``fn`` itself. Raises UsageError for a sample that cannot be used, CaptureError if the
     function cannot be traced.
     """
@@ -103,7 +105,7 @@ def forge(
     )
     try:
         author = LLMAuthor(LiteLLMClient(llm)) if llm else None
-        tune_call(result, call, opened, Deadline.after(settings.budget_s), author)
+        tune_call(result, call, opened, Deadline.after(settings.budget_s), author, measure=measure)
     finally:
         if shop is None:
             opened.progress.close()
@@ -145,14 +147,25 @@ def trace(fn: Callable[..., Any], call: Call, policy: Policy) -> Traced:
     return Traced(gm, Problem(name_of(graph), graph, policy), tensors, structure[-1])
 
 
-def tune_call(result: ForgeResult, call: Call, shop: Workshop, deadline: Deadline, author: LLMAuthor | None) -> None:
+def tune_call(
+    result: ForgeResult,
+    call: Call,
+    shop: Workshop,
+    deadline: Deadline,
+    author: LLMAuthor | None,
+    *,
+    measure: bool | None = None,
+) -> None:
     """Forge the regions of one call and, if the whole gains, serve that call with them."""
     traced = trace(result.reference, call, shop.policy)
     found, rejected = regions(traced.gm, policy=shop.policy)
     forged, installed = _forge_regions(traced, found, rejected, shop, deadline, author)
     result.regions += tuple(f.result for f in forged)
     run = _runner(traced, found, installed) if len(installed) else None
-    result.region = check_function(result, call, traced, run, tuple(f.result for f in forged), rejected, shop)
+    parts = tuple(f.result for f in forged)
+    check = FunctionCheck(result.name, result.reference, call, traced, parts, tuple(rejected), shop)
+    fresh = run is not None and not all(p.from_cache for p in parts)
+    result.region = check.result(run, measure=fresh if measure is None else measure)
     if run is None or result.region.verdict != "installed":
         installed.release()
         return

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from torch_forge.dispatch.keys import ambient_is_plain, autocast_state
 from torch_forge.errors import CaptureError
 from torch_forge.graphs.partition import FxRegion, regions
 from torch_forge.records.problem import Policy
@@ -138,7 +139,7 @@ def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any], module: torch.nn.
     modes = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled(),
+        autocast_state(),
         module.training if module is not None else None,
     )
     return (parts, str(structure) if leaves else None, modes)
@@ -196,7 +197,7 @@ class ModelInstall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
         assert model is not None
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not ambient_is_plain():
             return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         key = call_key(args, kwargs, model)
         if key in self._known:

@@ -1,1 +1,1 @@
-""""""
+"""Stage 4: plan and history to candidates, from templates or from a language model."""

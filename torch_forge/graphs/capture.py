@@ -103,7 +103,7 @@ def _node(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> Node:
     assert isinstance(target, torch._ops.OpOverload)
     if target._schema.is_mutable:
         raise CaptureError(f"{target} writes to its argument")
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if torch.Tag.nondeterministic_seeded in target.tags and not _without_dropout(node, target):
         raise CaptureError(f"{target} draws random numbers")
     value = node.meta.get("val")
     results = value if isinstance(value, (tuple, list)) else (value,)
@@ -114,6 +114,15 @@ def _node(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> Node:
         (k, _argument(v, names)) for k, v in sorted(node.kwargs.items()) if k not in ("device", "layout", "pin_memory")
     )
     return Node(str(target), tuple(_argument(a, names) for a in node.args), kwargs, specs)
+
+
+def _without_dropout(node: torch.fx.Node, target: torch._ops.OpOverload) -> bool:
+    """Whether an operation that may draw random numbers draws none here: attention with a dropout probability of 0."""
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            named = node.kwargs.get("dropout_p", argument.default_value)
+            return bool((node.args[position] if position < len(node.args) else named) == 0.0)
+    return False
 
 
 def _argument(value: Any, names: Mapping[torch.fx.Node, str]) -> Any:

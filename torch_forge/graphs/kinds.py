@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from torch_forge.graphs import lower_ops
+from torch_forge.graphs import lower_ops, lower_reductions
 from torch_forge.records.problem import frozen_args
 
 VIEWS = frozenset(
@@ -126,7 +126,7 @@ def _reduced_dims(name: str, node: torch.fx.Node, shape: tuple[int, ...]) -> tup
 
 def _primitive_dims(name: str, node: torch.fx.Node, rank: int) -> tuple[int, ...] | None:
     short = name.removeprefix("aten.")
-    if short not in lower_ops.REDUCTIONS and short not in lower_ops.SCANS:
+    if short not in lower_reductions.REDUCTIONS and short not in lower_reductions.SCANS:
         return None
     if short in ("sum.default", "mean.default", "any.default", "all.default"):
         return tuple(range(rank))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch_forge.errors import CaptureError
-from torch_forge.graphs import lower_ops
+from torch_forge.graphs import lower_ops, lower_reductions, lower_views
 from torch_forge.graphs.decompose import decompose
 from torch_forge.graphs.index import Affine, Ranges, constant, reshape, variable
 from torch_forge.graphs.parametrize import DraftPart, parametrize
@@ -79,7 +79,7 @@ class RowDomain:
 def _row_domain(graph: Graph) -> RowDomain | None:
     """From the first reduction or scan that the outputs need; None for a pointwise graph."""
     for node in graph.nodes:
-        dims = lower_ops.row_dims(graph, node)
+        dims = lower_reductions.row_dims(graph, node)
         if dims is not None:
             return RowDomain(graph.spec(node.args[0]).shape, dims)
     return None
@@ -248,5 +248,8 @@ def _address(spec: TensorSpec, index: Sequence[Affine]) -> Affine:
         total = total + i * stride if n > 1 else total
     return total
 
+
+# Imported for the handlers that they register.
+_HANDLER_MODULES = (lower_ops, lower_views, lower_reductions)
 
 __all__ = ["Builder", "Node", "RowDomain", "Value", "lower"]

@@ -96,7 +96,7 @@ def _install(case: Case, best: Trial, result: RegionResult, gates: tuple[str, ..
     if shop.cache is None:
         return forged
     suffix = "cu" if candidate.backend == "cuda" else "cpp"
-    files = {
+    files: dict[str, bytes | Path] = {
         f"kernel.{suffix}": candidate.source.encode(),
         "glue.cpp": text.encode(),
         "kernel.so": Path(built.library),

@@ -22,6 +22,10 @@ MARGIN = 1.03
 """A kernel must be this much faster than eager, at the lower end of the interval; below it, noise decides."""
 
 
+SECOND_SEED = 7919
+"""Added to the seed for the second opinion on a winner."""
+
+
 def search(
     case: Case, judge: Judge, the_plan: Plan, *, start: Start | None, use_templates: bool, author: LLMAuthor | None
 ) -> Trial | None:
@@ -96,6 +100,8 @@ def _try(case: Case, judge: Judge, built: Built) -> None:
         bench = Bench(case.problem, device=case.shop.device, pool=case.shop.pool, settings=case.shop.settings)
         with device_lane(case.shop.device):
             measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed)
+            if not measured.quiet:  # somebody else had the cores: look again
+                measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed)
         comparisons = measured.comparisons
         verdicts.update(measured.faults)
     case.record(Trial(built.candidate, built, _summary(verdicts), comparisons, time.monotonic() - began_s))
@@ -108,14 +114,32 @@ def _summary(verdicts: Mapping[int, Verdict]) -> Verdict:
 
 
 def _confirmed(case: Case, judge: Judge) -> Trial | None:
-    """The fastest trial that also passes the thorough cases; config 0 too, which serves misaligned tensors."""
+    """The fastest trial that also passes the thorough cases; config 0 too, which serves misaligned tensors.
+
+    Its time is measured once more on other inputs, since the fastest of many measurements flatters itself.
+    """
     best = case.fastest()
     while best is not None and best.best is not None:
         assert isinstance(best.build, Built)
         verdicts = judge.verdicts(best.build, sorted({0, best.best.config}), thorough=True)
         failed = [v for v in verdicts.values() if not isinstance(v, Passed)]
         if not failed:
-            return replace(best, verdict=verdicts[best.best.config])
+            return _measured_again(case, replace(best, verdict=verdicts[best.best.config]))
         case.trials[case.trials.index(best)] = replace(best, verdict=failed[0], comparisons=())
         best = case.fastest()
     return None
+
+
+def _measured_again(case: Case, best: Trial) -> Trial:
+    """The trial with the less favourable of two measurements of its best config in front."""
+    assert isinstance(best.build, Built)
+    assert best.best is not None
+    bench = Bench(case.problem, device=case.shop.device, pool=case.shop.pool, settings=case.shop.settings)
+    with device_lane(case.shop.device):
+        again = bench.compare(
+            best.build, case.dims, [best.best.config], seed=case.shop.settings.seed + SECOND_SEED, budget_s=1.0
+        )
+    if not again.comparisons:
+        return replace(best, verdict=next(iter(again.faults.values()), best.verdict), comparisons=())
+    lower = min(best.best, again.comparisons[0], key=lambda c: c.ratio_low)
+    return replace(best, comparisons=(lower, *(c for c in best.comparisons if c.config != lower.config)))

@@ -22,10 +22,12 @@ from torch_forge.settings import Settings
 from torch_forge.suites.results import HEADER, Row, SuiteReport, group_means, means_text, row_text
 from torch_forge.suites.workload import Function, Workload
 
-SUITES = {"cpu": "cpu", "ops": "cuda"}
+SUITES = {"cpu": "cpu", "models": "cuda", "ops": "cuda"}
 """Suite -> device it is meant for."""
 BUDGET_S = 60.0
 QUICK_BUDGET_S = 10.0
+MODEL_BUDGETS = 4.0
+"""A model has several regions: it gets this many times the budget of a workload."""
 
 
 class Forged(Protocol):
@@ -121,9 +123,14 @@ def run_command(
     arguments: Namespace, *, command: str, say: Callable[[str], None], open_forge: OpenForge | None = None
 ) -> None:
     """Run as the options say, a line per workload as it ends; the file always holds the rows so far."""
-    chosen = workloads(arguments.suite, arguments.only)
     where = arguments.device or SUITES[arguments.suite]
     budget_s = QUICK_BUDGET_S if arguments.quick else BUDGET_S
+    if arguments.suite == "models":
+        from torch_forge.suites.models import run_models
+
+        run_models(where, budget_s=MODEL_BUDGETS * budget_s, path=arguments.json, command=command, say=say)
+        return
+    chosen = workloads(arguments.suite, arguments.only)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
     with (open_forge or _open_forge)(where, budget_s) as (device, forge):
@@ -151,6 +158,6 @@ def _open_forge(where: str, budget_s: float) -> Iterator[tuple[DeviceInfo, Forge
     with Workshop.open(where, settings) as shop:
 
         def forge(function: Function, args: tuple[Any, ...]) -> Forged:
-            return torch_forge.forge(function, args, settings=settings, shop=shop)
+            return torch_forge.forge(function, args, settings=settings, shop=shop, measure=True)
 
         yield shop.device, forge
