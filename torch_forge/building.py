@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,30 @@ def load_target(target: str) -> tuple[torch.nn.Module, Call | None]:
     if sample is None and hasattr(module, "get_inputs"):
         sample = tuple(module.get_inputs())
     return model, None if sample is None else Call.of(sample)
+
+
+def load_reference(target: str, device: str) -> tuple[Callable[..., Any], Call]:
+    """A function of tensors and its sample, from ``file.py:function`` or a file in the ``Model`` form. Raises UsageError.
+
+    A ``Model`` without parameters is its ``forward``; with parameters, they become arguments in front of its inputs.
+    """
+    place, _, name = target.partition(":")
+    module = _module(place)
+    if name:
+        fn = getattr(module, name, None)
+        if not callable(fn) or not hasattr(module, "get_inputs"):
+            raise UsageError(f"{place} needs a function {name!r} and a get_inputs()", advice=_FORM)
+        return fn, _moved(Call.of(tuple(module.get_inputs())), device)
+    model, call = _kernelbench(module, target)
+    model = model.to(device).eval()
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    names = list(tensors)
+
+    def function(*args: Any) -> Any:
+        return torch.func.functional_call(model, dict(zip(names, args, strict=False)), args[len(names) :])
+
+    moved = _moved(call, device)
+    return function, Call((*(tensors[n].detach() for n in names), *moved.args), moved.kwargs)
 
 
 def _kernelbench(module: Any, target: str) -> tuple[torch.nn.Module, Call]:

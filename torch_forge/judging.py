@@ -98,6 +98,11 @@ def judge(
             opened.close()
 
 
+def problem_for(reference: Callable[..., Any], call: Call, policy: str | Policy) -> Problem:
+    """The problem that a reference poses at a sample. Raises CaptureError."""
+    return trace(reference, call, Policy(policy)).problem
+
+
 def _source(candidate: str | Path) -> str:
     if isinstance(candidate, str) and "\n" in candidate:
         return candidate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def line(lines: list[str], text: str) -> str:
 
 @pytest.mark.compiler
 def test_a_machine_that_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert doctor.run(Settings.resolve(cache_dir=tmp_path / "cache")) == 0
+    assert doctor.run(Namespace(), Settings.resolve(cache_dir=tmp_path / "cache")) == 0
     lines = capsys.readouterr().out.splitlines()
     for text in ("torch ", "device cpu", "compilers for cpu", "worker processes", f"cache {tmp_path / 'cache'}"):
         assert line(lines, text).startswith(doctor.OK), text
@@ -30,7 +31,7 @@ def test_a_machine_without_a_compiler(tmp_path: Path, monkeypatch: pytest.Monkey
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    code = doctor.run(Settings.resolve(cxx="/nonexistent/g++", cuda_home="/nonexistent/cuda", cache_dir=shared))
+    code = doctor.run(Namespace(), Settings.resolve(cxx="/nonexistent/g++", cuda_home="/nonexistent/cuda", cache_dir=shared))
     assert code == ToolchainError.exit_code
     lines = capsys.readouterr().out.splitlines()
     assert line(lines, "compilers for cpu").startswith(doctor.BAD)

@@ -30,17 +30,20 @@ def peers(
     budget_s: float = 1.5,
     compile_timeout_s: float = 60.0,
     inductor: bool = True,
+    compiler_cache: Path | None = None,
 ) -> PeerTimings:
     """Eager and Inductor in one trusted worker, in turns.
 
     budget_s: seconds of timing. compile_timeout_s: more than this for set-up and compilation, and Inductor is left out.
+    compiler_cache: where Inductor may keep what every workload shares (its headers, its tests of the compiler).
     Raises WorkerError if eager itself cannot be timed.
     """
     payload = {"problem": to_plain(problem), "inductor": inductor}
     payload.update(bench_payload(device, seed=seed, budget_s=budget_s, rounds=ROUNDS))
     scratch = Path(tempfile.mkdtemp(prefix="torch_forge-peers-"))
+    kept = compiler_cache or scratch
     try:
-        env = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"), "TRITON_CACHE_DIR": str(scratch / "triton")}
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(kept / "inductor"), "TRITON_CACHE_DIR": str(kept / "triton")}
         outcome = pool.run(TASK, payload, timeout_s=compile_timeout_s + 4 * budget_s, env=env, scratch=scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,11 @@ CHECK_TIMEOUT_S = 60.0
 PROBE = "torch_forge.machine.worker_main:probe"
 
 
-def run(settings: Settings) -> int:
+def prepare_parser(_: ArgumentParser) -> None:
+    """No options."""
+
+
+def run(_: Namespace, settings: Settings) -> int:
     """Print the examination; exit code 0 if kernels can be forged for the CPU or a GPU here, else ToolchainError's."""
     usable = False
     for line in lines(settings):

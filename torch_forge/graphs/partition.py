@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.fx
@@ -241,6 +241,7 @@ def _extract(
         lowered = known[problem.workload] = lower(problem)
     if isinstance(lowered, NotLowered):
         return Rejected(tuple(members), "; ".join(lowered.reasons))
+    problem = replace(problem, program=lowered.program.digest)
     return FxRegion(tuple(nodes), tuple(inputs), tuple(outputs), problem, lowered)
 
 

@@ -74,7 +74,6 @@ FORGE_INLINE forge_bf16 forge_bf16_from(float v) { return forge_bf16{forge_to_bf
 FORGE_INLINE forge_f16 forge_f16_from(float v) { return forge_f16{forge_to_f16(v)}; }
 FORGE_INLINE forge_bf16 forge_bf16_exact(float v) { return forge_bf16{uint16_t(forge_as_bits(v) >> 16)}; }
 FORGE_INLINE float forge_round_bf16(float v) { return forge_get(forge_bf16_from(v)); }
-FORGE_INLINE float forge_round_f16(float v) { return forge_get(forge_f16_from(v)); }
 
 /* ---- arg-reductions --------------------------------------------------------------------------------------------- */
 

@@ -38,16 +38,27 @@ FORGE_INLINE uint16_t forge_to_bf16(float v) {
   return uint16_t(v != v ? 0x7fc0u : rounded);
 }
 
-FORGE_INLINE uint16_t forge_to_f16(float v) {
-  const uint32_t u = forge_as_bits(v), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
-  /* 0.5f has the denormal half's ulp as its own, so the adder does the rounding. */
-  const uint32_t small = forge_as_bits(forge_as_float(a) + 0.5f) - 0x3f000000u;
-  const uint32_t normal = (a + 0xc8000fffu + ((a >> 13) & 1u)) >> 13;
-  uint32_t h = a < 0x38800000u ? small : normal;
-  h = a >= 0x47800000u ? 0x7c00u : h;
-  h = a > 0x7f800000u ? 0x7e00u : h;
-  return uint16_t(h | sign);
+/* To 11 significant bits, or to a multiple of 2^-24 below the smallest normal half; the result is a float. */
+FORGE_INLINE float forge_round_f16(float v) {
+  const float a = __builtin_fabsf(v);
+  const uint32_t u = forge_as_bits(a);
+  const float normal = forge_as_float((u + 0xfffu + ((u >> 13) & 1u)) & ~0x1fffu);
+  const float small = (a + 0.5f) - 0.5f; /* the ulp of 0.5f is 2^-24, so the adder does the rounding */
+  float r = a < 0x1p-14f ? small : normal;
+  r = r >= 65536.0f ? FORGE_INF : r;
+  r = a != a ? a : r;
+  return __builtin_copysignf(r, v);
 }
+
+/* The bits of a float that is a half already. Scaled by 2^-112 both exponents agree, half's denormals included. */
+FORGE_INLINE uint16_t forge_f16_bits(float v) {
+  const uint32_t sign = (forge_as_bits(v) >> 16) & 0x8000u;
+  const float a = __builtin_fabsf(v);
+  const float scaled = a >= 65536.0f ? forge_as_float(0x7c00u << 13) : a * 0x1p-112f;
+  const float kept = a != a ? forge_as_float(0x7e00u << 13) : scaled;
+  return uint16_t((forge_as_bits(kept) >> 13) | sign);
+}
+FORGE_INLINE uint16_t forge_to_f16(float v) { return forge_f16_bits(forge_round_f16(v)); }
 
 FORGE_INLINE float forge_from_f16(uint16_t h) {
   const uint32_t sign = (uint32_t(h) & 0x8000u) << 16, a = (uint32_t(h) & 0x7fffu) << 13;
@@ -56,7 +67,7 @@ FORGE_INLINE float forge_from_f16(uint16_t h) {
   const float small = forge_as_float(a + 0x38800000u) - forge_as_float(0x38800000u);
   return forge_as_float((exponent == 0 ? forge_as_bits(small) : normal) | sign);
 }
-FORGE_INLINE forge_f16 forge_f16_exact(float v) { return forge_f16{forge_to_f16(v)}; }
+FORGE_INLINE forge_f16 forge_f16_exact(float v) { return forge_f16{forge_f16_bits(v)}; }
 
 /* ---- arithmetic ------------------------------------------------------------------------------------------------------ */
 
@@ -132,6 +143,18 @@ FORGE_INLINE float forge_exp(float a) {
   q = forge_mad(q, r, 0x1.555490p-3f);
   q = forge_mad(q, r, 0x1.fffffcp-2f);
   return forge_scale(forge_mad(r * r, q, r) + 1.0f, n);
+}
+
+/* The same for |x| < 87, where neither end of the exponent range is met: half the work. */
+FORGE_INLINE float forge_exp_inner(float x) {
+  int32_t n;
+  const float r = forge_exp_reduce(x, &n);
+  float q = 0x1.6a234ep-10f;
+  q = forge_mad(q, r, 0x1.123a6cp-7f);
+  q = forge_mad(q, r, 0x1.5558f4p-5f);
+  q = forge_mad(q, r, 0x1.555490p-3f);
+  q = forge_mad(q, r, 0x1.fffffcp-2f);
+  return forge_as_float(forge_as_bits(forge_mad(r * r, q, r) + 1.0f) + (uint32_t(n) << 23));
 }
 
 FORGE_INLINE float forge_exp2(float a) {
@@ -234,10 +257,11 @@ FORGE_INLINE float forge_tanh(float a) {
   q = forge_mad(q, z, 0x1.1103f2p-3f);
   q = forge_mad(q, z, -0x1.555524p-2f);
   const float small = forge_mad(y * z, q, y);
-  const float large = 1.0f - 2.0f / (forge_exp(2.0f * y) + 1.0f);
-  return forge_copysign(y < 0.65f ? small : large, a);
+  const float large = 1.0f - 2.0f / (forge_exp_inner(y > 10.0f ? 20.0f : 2.0f * y) + 1.0f);
+  return forge_copysign(y >= 0.65f ? large : small, a);
 }
 
+/* Near zero x P(x^2); beyond, 1 - e^L(x) with L the logarithm of erfc on [0.9, 4], where no edge of exp is met. */
 FORGE_INLINE float forge_erf(float a) {
   const float y = forge_abs(a), z = y * y;
   float p = 0x1.5cd4aap-14f;
@@ -247,16 +271,16 @@ FORGE_INLINE float forge_erf(float a) {
   p = forge_mad(p, z, 0x1.ce2e0ap-4f);
   p = forge_mad(p, z, -0x1.812742p-2f);
   p = forge_mad(p, z, 0.128379161f); /* 2 / sqrt(pi) - 1 */
-  const float t = y > 4.0f ? 4.0f : y; /* log of erfc on [0.9, 4] */
-  float q = -0x1.5d7244p-16f;
-  q = forge_mad(q, t, 0x1.c45958p-12f);
-  q = forge_mad(q, t, -0x1.10626ap-8f);
-  q = forge_mad(q, t, 0x1.9aebbcp-6f);
-  q = forge_mad(q, t, -0x1.bb454cp-4f);
-  q = forge_mad(q, t, -0x1.444d1ep-1f);
-  q = forge_mad(q, t, -0x1.212626p+0f);
-  q = forge_mad(q, t, 0x1.62d95cp-13f);
-  return y < 0.93f ? forge_mad(a, p, a) : forge_copysign(1.0f - forge_exp(q), a);
+  const float t = y > 4.0f ? 4.0f : y;
+  float q = 0x1.9fb2eep-13f;
+  q = forge_mad(q, t, -0x1.91cd1ap-9f);
+  q = forge_mad(q, t, 0x1.6d9cf0p-6f);
+  q = forge_mad(q, t, -0x1.aa732cp-4f);
+  q = forge_mad(q, t, -0x1.4621b8p-1f);
+  q = forge_mad(q, t, -0x1.20b752p+0f);
+  q = forge_mad(q, t, -0x1.5d0c4ep-13f);
+  const float large = 1.0f - forge_exp_inner(q);
+  return forge_copysign(y >= 0.93f ? large : forge_mad(y, p, y), a);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */

@@ -31,6 +31,7 @@ FORGE_INLINE float forge_from_f16(uint16_t bits) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
   return v;
 }
+FORGE_INLINE float forge_round_f16(float v) { return forge_from_f16(forge_to_f16(v)); }
 FORGE_INLINE forge_f16 forge_f16_exact(float v) { return forge_f16{forge_to_f16(v)}; }
 
 /* ---- arithmetic ------------------------------------------------------------------------------------------------------ */
@@ -101,15 +102,20 @@ FORGE_INLINE float forge_min(float a, float b) {
 #endif
 }
 
-/* a / b for a divisor that many elements share, with inverse = 1 / b computed once: one Newton step from
- * a * inverse gives the correctly rounded quotient for all but exceptional arguments, which divide in full. */
-FORGE_INLINE float forge_div_shared(float a, float b, float inverse) {
-  const float q = __fmul_rn(a, inverse);
-  const float better = __fmaf_rn(__fmaf_rn(-q, b, a), inverse, q);
-  const float size = fabsf(q), divisor = fabsf(b);
-  return (size > 1e-30f) & (size < 1e38f) & (divisor > 1e-30f) & (divisor < 1e30f) ? better : __fdiv_rn(a, b);
+/* A divisor that many elements share. One Newton step from a * inverse gives the correctly rounded quotient, in six
+ * instructions and no branch; very large and very small divisors are first brought to the middle of the range. */
+struct ForgeShared { float scale, divisor, inverse; };
+FORGE_INLINE ForgeShared forge_share(float b) {
+  const float size = fabsf(b);
+  const float scale = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.0f;
+  return ForgeShared{scale, b * scale, __frcp_rn(b * scale)};
 }
-FORGE_INLINE double forge_div_shared(double a, double b, double) { return __ddiv_rn(a, b); }
+FORGE_INLINE float forge_div(float a, const ForgeShared& b) {
+  const float scaled = __fmul_rn(a, b.scale), q = __fmul_rn(scaled, b.inverse);
+  const float better = __fmaf_rn(__fmaf_rn(-q, b.divisor, scaled), b.inverse, q);
+  const float size = fabsf(q);
+  return (size > 1e-30f) & (size < 1e38f) ? better : q; /* zeros, infinities and NaN are right in q */
+}
 
 /* ---- memory ------------------------------------------------------------------------------------------------------------ */
 
@@ -286,7 +292,7 @@ FORGE_INLINE void forge_scan_threads(T (&totals)[kVectors], T identity, T& carry
 
 /* The launch's own status is returned; the thread's last error may be somebody else's and is left for them. */
 template <class Args>
-static inline int forge_enqueue(void (*kernel)(const Args), int64_t blocks, int threads, const Args& args, void* stream) {
+static inline int forge_enqueue(void (*kernel)(Args), int64_t blocks, int threads, const Args& args, void* stream) {
   if (blocks <= 0) return FORGE_OK;
   if (blocks > 0x7fffffff) return FORGE_UNSUPPORTED;
   void* values[] = {const_cast<Args*>(&args)};

@@ -106,11 +106,13 @@ class Problem:
     """Short and readable, from the operations (``softmax``, ``add_rms_norm``); not part of the identity."""
     graph: Graph
     policy: Policy = Policy.EAGER_EQUIVALENT
+    program: str = ""
+    """``Program.digest`` of its loop form, where it has one: the better identity, since it sees through ranks and views."""
 
     @cached_property
     def digest(self) -> str:
         """Identity without sizes; see the module docstring."""
-        return digest((symbolic_form(self.graph), self.policy))
+        return digest((self.program or symbolic_form(self.graph), self.policy))
 
     @cached_property
     def workload(self) -> str:

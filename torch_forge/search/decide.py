@@ -34,7 +34,13 @@ def decide(case: Case, the_plan: Plan, best: Trial | None, gates: tuple[str, ...
         why = f"eager is as fast: {won.eager.median_us:.1f} us against {won.candidate.median_us:.1f} us"
         return kept(case, the_plan, best, "kept", why)
     with device_lane(case.shop.device):
-        peer = peers(case.problem, device=case.shop.device, pool=case.shop.pool, seed=case.shop.settings.seed)
+        peer = peers(
+            case.problem,
+            device=case.shop.device,
+            pool=case.shop.pool,
+            seed=case.shop.settings.seed,
+            compiler_cache=case.shop.staging,
+        )
     # Both were measured against eager, each in its own process; eager is the common scale.
     inductor_us = None if peer.inductor_over_eager is None else peer.inductor_over_eager * won.eager.median_us
     if inductor_us is not None and inductor_us < won.candidate.median_us:
