@@ -48,6 +48,18 @@ FORGE_INLINE int32_t forge_abs(int32_t a) { return a < 0 ? forge_neg(a) : a; }
 FORGE_INLINE int64_t forge_square(int64_t a) { return forge_mul(a, a); }
 FORGE_INLINE int32_t forge_square(int32_t a) { return forge_mul(a, a); }
 
+/* ---- arg-reductions --------------------------------------------------------------------------------------------- */
+
+/* Whether candidate (v, i) replaces (best, at) in an argmax / argmin: NaN first, then the value, then the lower index. */
+template <class T, class I> FORGE_INLINE bool forge_arg_above(T v, I i, T best, I at) {
+  const bool nan = v != v, best_nan = best != best;
+  return nan == best_nan ? ((!nan & (v > best)) | (((v == best) | nan) & (i < at))) : nan;
+}
+template <class T, class I> FORGE_INLINE bool forge_arg_below(T v, I i, T best, I at) {
+  const bool nan = v != v, best_nan = best != best;
+  return nan == best_nan ? ((!nan & (v < best)) | (((v == best) | nan) & (i < at))) : nan;
+}
+
 /* The backends' templates see the overloads above: an unqualified call on a built-in type finds only earlier ones. */
 #ifdef __CUDACC__
 #include "forge_math_cuda.h"
@@ -74,18 +86,6 @@ FORGE_INLINE forge_bf16 forge_bf16_from(float v) { return forge_bf16{forge_to_bf
 FORGE_INLINE forge_f16 forge_f16_from(float v) { return forge_f16{forge_to_f16(v)}; }
 FORGE_INLINE forge_bf16 forge_bf16_exact(float v) { return forge_bf16{uint16_t(forge_as_bits(v) >> 16)}; }
 FORGE_INLINE float forge_round_bf16(float v) { return forge_get(forge_bf16_from(v)); }
-
-/* ---- arg-reductions --------------------------------------------------------------------------------------------- */
-
-/* Whether candidate (v, i) replaces (best, at) in an argmax / argmin: NaN first, then the value, then the lower index. */
-template <class T, class I> FORGE_INLINE bool forge_arg_above(T v, I i, T best, I at) {
-  const bool nan = v != v, best_nan = best != best;
-  return nan == best_nan ? ((!nan & (v > best)) | (((v == best) | nan) & (i < at))) : nan;
-}
-template <class T, class I> FORGE_INLINE bool forge_arg_below(T v, I i, T best, I at) {
-  const bool nan = v != v, best_nan = best != best;
-  return nan == best_nan ? ((!nan & (v < best)) | (((v == best) | nan) & (i < at))) : nan;
-}
 
 /* ---- integer division and shifts; dividing by zero is not a trap ----------------------------------------------- */
 

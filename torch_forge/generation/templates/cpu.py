@@ -7,9 +7,8 @@ a row program are never split, so no result depends on the number of threads.
 from __future__ import annotations
 
 from torch_forge.generation.templates.cpu_loops import CHUNK, RowLoops
-from torch_forge.generation.templates.facts import Job, division_params, index_limit, names_for, title
+from torch_forge.generation.templates.facts import Job, division_params, index_limit, names_for, params_of, title
 from torch_forge.generation.templates.schedule import Stage, cost
-from torch_forge.generation.templates.terms import atoms
 from torch_forge.generation.templates.writer import Writer, header
 from torch_forge.records.kernels import Candidate, Config
 from torch_forge.records.program import CheckedIndex, Index, Part
@@ -102,7 +101,7 @@ def plan_sizes(part: Part) -> list[str]:
 
 def _arguments(w: Writer, job: Job, plan: RowLoops, statics: dict[str, int]) -> None:
     """Tensor pointers and run-time parameters that the part uses."""
-    used_params = _params(plan.part)
+    used_params = params_of(plan.part)
     for i, p in enumerate(job.lowered.program.params):
         if p in used_params and p not in statics:
             w.line(f"const int64_t {p} = dims[{i}];")
@@ -115,13 +114,6 @@ def _arguments(w: Writer, job: Job, plan: RowLoops, statics: dict[str, int]) -> 
             f"{const}{job.storage(t)}* __restrict const {job.pointer(t)} = "
             f"static_cast<{const}{job.storage(t)}*>({tensor.role}[{tensor.position}].data);"
         )
-
-
-def _params(part: Part) -> set[str]:
-    from torch_forge.generation.templates.facts import indexes
-
-    found = {a[1] for index in indexes(part.body) for a in atoms(index) if a[0] == "p"}
-    return found | set(part.outer) | ({part.row} if part.row else set())
 
 
 def _checked_sizes(part: Part) -> list[str]:
@@ -175,7 +167,7 @@ def _task(w: Writer, plan: RowLoops, template: str) -> None:
 
 
 def _entry(w: Writer, parts: int, stream: bool) -> None:
-    w.line("extern \"C\" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t config,")
+    w.line('extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t config,')
     with w.block("                            int64_t threads, void*, void*)"):
         w.line(f"if (config < 0 || config > {int(stream)}) return FORGE_BAD_CONFIG;")
         w.line("int status = FORGE_OK;")

@@ -8,19 +8,28 @@ the order is fixed, and the error no worse than eager's cascade.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch_forge.generation.templates.expressions import (
-    HALVES, REGISTER, STORAGE, Names, c_name, convert, index_text, literal, op_text, round_to,
+    HALVES,
+    REGISTER,
+    STORAGE,
+    Names,
+    c_name,
+    convert,
+    index_text,
+    literal,
+    op_text,
+    round_to,
 )  # fmt: skip
 from torch_forge.generation.templates.facts import Job
+from torch_forge.generation.templates.folds import CPU_FOLD, accumulator_type, fold, identity, is_arg, total_type
 from torch_forge.generation.templates.lanes import PERIOD, Lanes, Level, analyse
 from torch_forge.generation.templates.schedule import Keeping, Schedule, Stage, live, schedule
 from torch_forge.generation.templates.terms import Along, Step, atoms, substitute, terms
 from torch_forge.generation.templates.writer import Writer
 from torch_forge.records.program import CheckedIndex, Index, IndexValue, Load, Op, Part, Reduce, Scan, Statement, Store
-from torch_forge.records.tensors import DTYPES
 
 ROW: Index = ("row",)
 BLOCK = 2048
@@ -30,7 +39,6 @@ CHUNK = 1024
 RECOMPUTE_BELOW = 10
 """A value cheaper than this many additions is computed again rather than kept in the scratch row."""
 MOST_CUTS = 6
-FOLDS: Mapping[str, str] = {"sum": "sum", "prod": "prod", "max": "max", "min": "min", "any": "max", "all": "min"}
 CPU_KEEPING = Keeping(across_passes=True, worth=lambda cost, loads: cost >= RECOMPUTE_BELOW)
 
 
@@ -255,7 +263,7 @@ class RowLoops:
             w.line(f"{self._position_type()} {name}_total_at = {self._nowhere()};")
 
     def _open_lanes(self, w: Writer, r: Reduce) -> None:
-        name, ctype = c_name(r.name), lane_type(r)
+        name, ctype = c_name(r.name), accumulator_type(r)
         w.line(f"alignas(64) {ctype} {name}_lanes[kLanes];")
         w.line(f"for (int lane = 0; lane < kLanes; ++lane) {name}_lanes[lane] = {identity(r, ctype)};")
         if is_arg(r):
@@ -263,7 +271,7 @@ class RowLoops:
             w.line(f"for (int lane = 0; lane < kLanes; ++lane) {name}_at[lane] = {self._nowhere()};")
 
     def _accumulate(self, w: Writer, r: Reduce, scope: Names) -> None:
-        name, ctype = c_name(r.name), lane_type(r)
+        name, ctype = c_name(r.name), accumulator_type(r)
         if not is_arg(r):
             value = scope.as_type(r.arg, "bool" if r.fn in ("any", "all") else ctype)
             w.line(f"{name}_lanes[lane] = {fold(r, f'{name}_lanes[lane]', convert(value, 'bool', ctype) if r.fn in ('any', 'all') else value)};")
@@ -279,7 +287,7 @@ class RowLoops:
     def _fold_lanes(self, w: Writer, r: Reduce) -> None:
         name = c_name(r.name)
         if not is_arg(r):
-            folded = convert(f"forge_fold_{FOLDS[r.fn]}({name}_lanes, kLanes)", lane_type(r), total_type(r))
+            folded = convert(f"forge_fold_{CPU_FOLD[r.fn]}({name}_lanes, kLanes)", accumulator_type(r), total_type(r))
             w.line(f"{name}_total = {fold(r, f'{name}_total', folded)};")
             return
         above = "forge_arg_above" if r.fn == "argmax" else "forge_arg_below"
@@ -344,48 +352,3 @@ class RowLoops:
 
     def _stored(self, s: Store, scope: Names) -> str:
         return stored(s.value, self.job.lowered.program.tensors[s.tensor].dtype, scope)
-
-
-def stored(value: str, dtype: str, names: Names) -> str:
-    """A value as an element of a tensor."""
-    have = names.dtype[value]
-    if dtype in HALVES:
-        exact = have == dtype and value not in names.unrounded
-        return f"forge_{HALVES[dtype]}_{'exact' if exact else 'from'}({names.as_type(value, 'float')})"
-    register = names.as_type(value, REGISTER[dtype])
-    return register if STORAGE[dtype] == REGISTER[dtype] else f"{STORAGE[dtype]}({register})"
-
-
-def is_arg(r: Reduce) -> bool:
-    return r.fn in ("argmax", "argmin")
-
-
-def lane_type(r: Reduce) -> str:
-    """C type in which a reduction accumulates."""
-    return "int32_t" if r.fn in ("any", "all") or r.compute == "bool" else REGISTER[r.compute]
-
-
-def total_type(r: Reduce) -> str:
-    """C type in which blocks are added up."""
-    return "double" if r.fn in ("sum", "prod") and lane_type(r) == "float" else lane_type(r)
-
-
-def identity(r: Reduce, ctype: str) -> str:
-    """The value that changes nothing."""
-    if r.fn in ("sum", "prod", "any", "all"):
-        return literal(0 if r.fn in ("sum", "any") else 1, ctype)
-    low = r.fn in ("max", "argmax")
-    if ctype in ("int32_t", "int64_t"):
-        bits = 8 * DTYPES[ctype.removesuffix("_t")].nbytes
-        return literal(-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1, ctype)
-    return literal(float("-inf") if low else float("inf"), ctype)
-
-
-def fold(r: Reduce, a: str, b: str) -> str:
-    """``a`` and ``b`` combined."""
-    infix = {"sum": "+", "prod": "*"}.get(r.fn)
-    floating = lane_type(r) in ("float", "double")
-    if infix and floating:
-        return f"{a} {infix} {b}"
-    return f"forge_{'add' if r.fn == 'sum' else 'mul' if r.fn == 'prod' else FOLDS[r.fn]}({a}, {b})"
-

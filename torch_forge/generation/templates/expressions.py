@@ -40,8 +40,7 @@ CHOICES = frozenset({"where", "max", "min", "neg", "abs", "cast"})
 LOGICAL = frozenset({"and", "or", "xor", "not"})
 
 _RESERVED = frozenset(
-    "row row0 lane j t n a tile task stop block begin end chunk team failed rows count config threads in out dims auto bool char class "
-    "const double else enum float for if int long new return short signed static struct switch this union unsigned void while".split()
+    ["row", "row0", "lane", "j", "t", "n", "a", "tile", "task", "stop", "block", "begin", "end", "chunk", "team", "failed", "rows", "count", "config", "threads", "in", "out", "dims", "auto", "bool", "char", "class", "const", "double", "else", "enum", "float", "for", "if", "int", "long", "new", "return", "short", "signed", "static", "struct", "switch", "this", "union", "unsigned", "void", "while"]
 )
 
 
@@ -211,12 +210,18 @@ def _power(base: str, exponent: float, exponent_text: str, have: str, backend: s
     return f"forge_pow({base}, {exponent_text})"
 
 
+def stored(value: str, dtype: str, names: Names) -> str:
+    """A value as an element of a tensor."""
+    have = names.dtype[value]
+    if dtype in HALVES:
+        exact = have == dtype and value not in names.unrounded
+        return f"forge_{HALVES[dtype]}_{'exact' if exact else 'from'}({names.as_type(value, 'float')})"
+    register = names.as_type(value, REGISTER[dtype])
+    return register if STORAGE[dtype] == REGISTER[dtype] else f"{STORAGE[dtype]}({register})"
+
+
 def index_text(index: Index, variables: Mapping[Index, str], names: Names, ctype: str) -> str:
     """An index expression in C integers of type ``ctype``; loop variables by ``variables``."""
-    return _strip(_index(index, variables, names, ctype))
-
-
-def _index(index: Index, variables: Mapping[Index, str], names: Names, ctype: str) -> str:
     if isinstance(index, int):
         return str(index)
     match index[0]:
@@ -226,24 +231,23 @@ def _index(index: Index, variables: Mapping[Index, str], names: Names, ctype: st
             return variables[index]
         case "v":
             return convert(names.text[index[1]], names.ctype(index[1]), ctype)
-    operands = [_index(o, variables, names, ctype) for o in index[1:]]
+    if index[0] == "+":
+        return _sum([index_text(o, variables, names, ctype) for o in index[1:]])
+    operands = [_factor(o, index_text(o, variables, names, ctype), first=k == 0) for k, o in enumerate(index[1:])]
     if index[0] == "*":
         operands = [o for o in operands if o != "1"] or ["1"]
-    if index[0] == "+":
-        operands = [o for o in operands if o != "0"] or ["0"]
-    if len(operands) == 1:
-        return operands[0]
-    joined = f" {index[0].replace('//', '/')} ".join(operands)
-    return f"({joined})".replace("+ -", "- ")
+        if operands[0] == "-1" and len(operands) > 1:
+            operands = [f"-{operands[1]}", *operands[2:]]
+    return f" {index[0].replace('//', '/')} ".join(operands)
 
 
-def _strip(text: str) -> str:
-    """Without outer parentheses, if they enclose all of it."""
-    if not text.startswith("("):
-        return text
-    depth = 0
-    for i, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0:
-            return text[1:-1] if i == len(text) - 1 else text
-    return text
+def _sum(operands: list[str]) -> str:
+    kept = [o for o in operands if o != "0"] or ["0"]
+    return kept[0] + "".join(f" - {o[1:]}" if o.startswith("-") else f" + {o}" for o in kept[1:])
+
+
+def _factor(index: Index, text: str, *, first: bool) -> str:
+    """An operand of a product or quotient: sums in parentheses, and every operator but the first of a chain."""
+    simple = isinstance(index, int) or index[0] in ("p", "v") or re.fullmatch(r"\w+", text)
+    chain = not isinstance(index, int) and index[0] == "*" and first
+    return text if simple or chain else f"({text})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch_forge.generation.templates.expressions import STORAGE, Names, c_name
 from torch_forge.generation.templates.schedule import name_of, unrounded, value_dtypes
-from torch_forge.generation.templates.terms import divisors, terms
+from torch_forge.generation.templates.terms import atoms, divisors, terms
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.kernels import Candidate, Config, Origin
 from torch_forge.records.problem import Problem
@@ -120,6 +120,12 @@ def indexes(body: Iterable[Statement]) -> list[Index]:
 def division_params(body: Iterable[Statement]) -> set[str]:
     """Parameters by which the body divides for each element."""
     return {p for index in indexes(body) for p in divisors(index)}
+
+
+def params_of(part: Part) -> set[str]:
+    """Every parameter that the part uses."""
+    found = {a[1] for index in indexes(part.body) for a in atoms(index) if a[0] == "p"}
+    return found | set(part.outer) | ({part.row} if part.row else set())
 
 
 def title(job: Job, template: str) -> str:

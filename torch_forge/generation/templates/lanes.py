@@ -15,7 +15,6 @@ from torch_forge.generation.templates.schedule import name_of, uses
 from torch_forge.generation.templates.terms import Along, Conditions, Pattern, Step, terms
 from torch_forge.records.program import CheckedIndex, Index, IndexValue, Load, Op, Reduce, Statement, Store
 
-
 PERIOD = "row_period"
 """Name of the index value that numbers the periods of a row, where the loop is cut at each (``periodic``)."""
 

@@ -189,9 +189,7 @@ class _Scheduler:
     def run(self) -> Schedule | None:
         sinks: dict[Position, list[Statement]] = {}
         for s in self.body:
-            if isinstance(s, (Reduce, Scan)) or (isinstance(s, Store) and not is_per_row(s, self.per_row)):
-                sinks.setdefault(self._at(s), []).append(s)
-            elif isinstance(s, CheckedIndex) and s.name not in self.per_row:
+            if isinstance(s, (Reduce, Scan)) or (isinstance(s, Store) and not is_per_row(s, self.per_row)) or (isinstance(s, CheckedIndex) and s.name not in self.per_row):
                 sinks.setdefault(self._at(s), []).append(s)
         drafts = [(at, self._stage(at, sinks[at])) for at in sorted(sinks)]
         if not self.possible:

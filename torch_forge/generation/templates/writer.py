@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -31,6 +32,19 @@ class Writer:
         yield
         self._depth -= 1
         self.line(tail)
+
+    def include(self, other: Writer) -> None:
+        """The lines of another writer, at the current indentation."""
+        for text in other._lines:
+            self.line(text)
+
+    def mentions(self, name: str) -> bool:
+        """Whether the identifier occurs."""
+        return any(re.search(rf"\b{name}\b", line) for line in self._lines)
+
+    def indent(self, by: int) -> None:
+        """Move the indentation, for a block whose ends are written apart."""
+        self._depth += by
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
@@ -91,3 +105,11 @@ def describe_index(index: Index) -> str:
         case _:
             operands = [f"({describe_index(o)})" if isinstance(o, tuple) and o[0] == "+" else describe_index(o) for o in index[1:]]
             return f" {index[0]} ".join(operands)
+
+
+@contextmanager
+def entry(w: Writer) -> Iterator[None]:
+    """The entry point's signature and braces."""
+    w.line('extern "C" int forge_launch(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t config,')
+    with w.block("                            int64_t, void*, void* stream)"):
+        yield
