@@ -93,7 +93,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["torch-forge = torch_forge.cli.main:main"],
-        "torch_dynamo_backends": ["torch_forge = torch_forge.dispatch.graph:backend"],
+        "torch_dynamo_backends": ["torch_forge = torch_forge.backend:backend"],
     },
     cmdclass={"build_py": BuildWithData},
     zip_safe=False,

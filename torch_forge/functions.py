@@ -11,7 +11,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from torch_forge.dispatch.call import ForgedFunction
 from torch_forge.dispatch.graph import substitute
+from torch_forge.dispatch.shadow import ShadowGuard, agree
 from torch_forge.errors import CaptureError, UsageError
 from torch_forge.function_check import FunctionCheck
 from torch_forge.generation.llm.author import LLMAuthor
@@ -168,9 +169,19 @@ def tune_call(
     result.region = check.result(run, measure=fresh if measure is None else measure)
     if run is None or result.region.verdict != "installed":
         installed.release()
+        _remember_loss(result.region, found, shop)
         return
     result._installed.append(installed)
-    result.add(call.args, call.kwargs, run, structure=traced.structure)
+    every = shop.settings.shadow_every
+    shadow = ShadowGuard(every, agree) if every > 0 else None
+    result.add(call.args, call.kwargs, run, structure=traced.structure, shadow=shadow)
+
+
+def _remember_loss(whole: RegionResult, found: list[FxRegion], shop: Workshop) -> None:
+    """A function that is one region lost as a whole: the next run need not race it again."""
+    if shop.cache is not None and len(found) == 1 and whole.forge_us is not None:
+        problem = found[0].problem
+        shop.cache.keep(shop.key(problem), problem.workload, replace(whole, name=problem.name, workload=problem.workload))
 
 
 def _forge_regions(
@@ -187,7 +198,9 @@ def _forge_regions(
     distinct = list({r.problem.workload: r for r in found}.values())
     for position, region in enumerate(distinct):
         shop.progress.region(region.problem.name, position + 1, len(distinct))
-        decided = forge_problem(region.problem, region.lowered, shop, deadline=deadline, author=author)
+        decided = forge_problem(
+            region.problem, region.lowered, shop, deadline=deadline, author=author, against_inductor=len(distinct) > 1
+        )
         forged.append(decided)
         installed.add(decided)
     if author is not None and not len(installed):

@@ -90,17 +90,17 @@ def _sort(gm: torch.fx.GraphModule) -> None:
 
 
 def compiler(
-    lookup: Lookup | None, *, on_graph: OnGraph | None = None, rest: str = "eager", policy: Policy = Policy.EAGER_EQUIVALENT
+    lookup: Lookup | None, *, on_graph: OnGraph | None = None, policy: Policy = Policy.EAGER_EQUIVALENT
 ) -> Callable[..., Any]:
     """A backend for ``torch.compile``: AOTAutograd, then regions replaced in the forward and backward graphs.
 
-    lookup: which operator computes a region; None replaces nothing. on_graph: shown each ATen graph before that.
-    rest: ``eager`` runs what is left as ATen calls, ``inductor`` compiles it.
+    What is left runs as the ATen calls it was. lookup: which operator computes a region; None replaces nothing. on_graph:
+    shown each ATen graph before that.
     """
     from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
     from torch._dynamo.backends.common import aot_autograd
 
-    def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_graph(gm: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         if on_graph is not None:
             on_graph(gm)
         if lookup is not None:
@@ -108,10 +108,6 @@ def compiler(
             replacements = [(r, op) for r in found if (op := lookup(r)) is not None]
             if replacements:
                 gm = substitute(gm, replacements)
-        if rest == "inductor":
-            from torch._inductor.compile_fx import compile_fx_inner
-
-            return compile_fx_inner(gm, example_inputs)  # type: ignore[no-any-return, arg-type]
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
     everywhere: dict[str, Any] = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), compile_graph)
@@ -162,15 +158,13 @@ class ModelInstall:
     module's state.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, lookup: Lookup, *, rest: str = "eager", policy: Policy = Policy.EAGER_EQUIVALENT
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, lookup: Lookup, *, policy: Policy = Policy.EAGER_EQUIVALENT) -> None:
         self._model = weakref.ref(model)
         self._known: set[object] = set()
         self._previous = model._compiled_call_impl
         self.seen: dict[object, int] = {}
         """Keys of calls that ran eager, with counts; at most 256 of them."""
-        self._compiled = torch.compile(model._call_impl, backend=compiler(lookup, rest=rest, policy=policy), dynamic=False)
+        self._compiled = torch.compile(model._call_impl, backend=compiler(lookup, policy=policy), dynamic=False)
 
     @property
     def compiled(self) -> Callable[..., Any]:

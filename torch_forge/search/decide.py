@@ -17,14 +17,16 @@ from torch_forge.generation.templates.engine import index_limit
 from torch_forge.machine.locks import device_lane
 from torch_forge.records.entry import SCHEMA, CacheEntry, KernelFacts
 from torch_forge.records.kernels import Built, Certificate, Plan
-from torch_forge.records.outcomes import Passed, Trial
+from torch_forge.records.outcomes import Comparison, Passed, Trial
 from torch_forge.records.session import RegionResult
 from torch_forge.search.case import Case, Forged
 from torch_forge.search.trials import MARGIN
 from torch_forge.search.workshop import environment
 
 
-def decide(case: Case, the_plan: Plan, best: Trial | None, gates: tuple[str, ...]) -> Forged:
+def decide(
+    case: Case, the_plan: Plan, best: Trial | None, gates: tuple[str, ...], *, against_inductor: bool = True
+) -> Forged:
     """What becomes of the workload, given its best right candidate."""
     won = best.best if best is not None else None
     if best is None or won is None:
@@ -33,6 +35,19 @@ def decide(case: Case, the_plan: Plan, best: Trial | None, gates: tuple[str, ...
     if won.ratio_low < MARGIN:
         why = f"eager is as fast: {won.eager.median_us:.1f} us against {won.candidate.median_us:.1f} us"
         return kept(case, the_plan, best, "kept", why)
+    inductor_us, note = _inductor_us(case, won) if against_inductor else (None, "")
+    if inductor_us is not None and inductor_us < won.candidate.median_us:
+        why = f"torch.compile is faster: {inductor_us:.1f} us against {won.candidate.median_us:.1f} us"
+        return kept(case, the_plan, best, "kept", why, inductor_us=inductor_us)
+    gains = [f"{won.eager.median_us / won.candidate.median_us:.2f}x eager"]
+    if inductor_us is not None:
+        gains.append(f"{inductor_us / won.candidate.median_us:.2f}x torch.compile")
+    why = ", ".join(gains) + (f" ({note})" if note else "")
+    return _install(case, best, _result(case, the_plan, best, "installed", why, inductor_us), gates)
+
+
+def _inductor_us(case: Case, won: Comparison) -> tuple[float | None, str]:
+    """What ``torch.compile`` takes, and why that is not known where it is not."""
     with device_lane(case.shop.device):
         peer = peers(
             case.problem,
@@ -42,15 +57,7 @@ def decide(case: Case, the_plan: Plan, best: Trial | None, gates: tuple[str, ...
             compiler_cache=case.shop.staging,
         )
     # Both were measured against eager, each in its own process; eager is the common scale.
-    inductor_us = None if peer.inductor_over_eager is None else peer.inductor_over_eager * won.eager.median_us
-    if inductor_us is not None and inductor_us < won.candidate.median_us:
-        why = f"torch.compile is faster: {inductor_us:.1f} us against {won.candidate.median_us:.1f} us"
-        return kept(case, the_plan, best, "kept", why, inductor_us=inductor_us)
-    gains = [f"{won.eager.median_us / won.candidate.median_us:.2f}x eager"]
-    if inductor_us is not None:
-        gains.append(f"{inductor_us / won.candidate.median_us:.2f}x torch.compile")
-    why = ", ".join(gains) + (f" ({peer.note})" if peer.note else "")
-    return _install(case, best, _result(case, the_plan, best, "installed", why, inductor_us), gates)
+    return (None if peer.inductor_over_eager is None else peer.inductor_over_eager * won.eager.median_us), peer.note
 
 
 def kept(

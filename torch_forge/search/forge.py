@@ -23,9 +23,11 @@ def forge_problem(
     share: float = 1.0,
     deadline: Deadline,
     author: LLMAuthor | None = None,
+    against_inductor: bool = True,
 ) -> Forged:
     """Decide about one workload. Nothing that a candidate does raises; without a compiler the cache decides alone.
 
+    against_inductor: False where the caller compares the whole function with ``torch.compile`` anyway.
     calls, share: how often the model runs it and its share of the time, for the report.
     """
     case = Case(problem, lowered, shop, calls, share, deadline)
@@ -42,7 +44,7 @@ def forge_problem(
         problem, lowered=case.form, device=shop.device, pool=shop.pool, settings=shop.settings, seed=shop.settings.seed
     )
     best = search(case, judge, the_plan, start=known, use_templates=not reasons, author=author)
-    return decide(case, the_plan, best, judge.gates)
+    return decide(case, the_plan, best, judge.gates, against_inductor=against_inductor)
 
 
 __all__ = ["Forged", "forge_problem"]
