@@ -25,6 +25,7 @@ from torch_forge.function_check import FunctionCheck
 from torch_forge.generation.llm.author import LLMAuthor
 from torch_forge.generation.llm.litellm_client import LiteLLMClient
 from torch_forge.graphs.capture import graph_from_fx, name_of, spec_of, trace_specs
+from torch_forge.graphs.decompose import before_partition
 from torch_forge.graphs.partition import FxRegion, Rejected, regions
 from torch_forge.installing import Installed
 from torch_forge.pipeline import TuneResult, autotune
@@ -143,7 +144,8 @@ def trace(fn: Callable[..., Any], call: Call, policy: Policy) -> Traced:
         return tuple(outputs)
 
     tensors = tuple(leaves[k] for k in positions)
-    gm = trace_specs(flat, [spec_of(t) for t in tensors], device=tensors[0].device.type)
+    specs = [spec_of(t) for t in tensors]
+    gm = trace_specs(flat, specs, device=tensors[0].device.type, decompositions=before_partition())
     graph = graph_from_fx(gm)
     return Traced(gm, Problem(name_of(graph), graph, policy), tensors, structure[-1])
 

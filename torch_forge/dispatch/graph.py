@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from torch_forge.dispatch.keys import ambient_is_plain, autocast_state
 from torch_forge.errors import CaptureError
+from torch_forge.graphs.decompose import before_partition
 from torch_forge.graphs.partition import FxRegion, regions
 from torch_forge.records.problem import Policy
 
@@ -111,7 +112,7 @@ def compiler(
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
     everywhere: dict[str, Any] = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), compile_graph)
-    backend: Callable[..., Any] = aot_autograd(**everywhere)
+    backend: Callable[..., Any] = aot_autograd(**everywhere, decompositions=before_partition())
     return backend
 
 

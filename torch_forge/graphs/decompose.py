@@ -58,6 +58,14 @@ def _logsumexp(x: torch.Tensor, dim: list[int], keepdim: bool = False) -> torch.
     return (result if keepdim else result.squeeze(dim)).to(x.dtype)
 
 
+def before_partition() -> dict[Any, Any]:
+    """What to take apart in a captured graph before regions are grown: losses that pick one element of a row.
+
+    Their pieces are small beside the row that they are fused with.
+    """
+    return dict(get_decompositions([aten.nll_loss_forward]))
+
+
 def decompose(graph: Graph, *, device: str = "cpu") -> Graph:
     """The graph in primitive operations, the same inputs and outputs. Raises CaptureError if torch cannot trace it."""
     return graph_from_fx(trace_specs(callable_for(graph), graph.inputs, device=device, decompositions=table()))

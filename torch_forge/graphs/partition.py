@@ -24,6 +24,8 @@ from torch_forge.records.program import Lowered, NotLowered
 MAX_NODES = 48
 """Nodes in one region; register pressure grows with it and nothing known gains beyond."""
 MAX_INPUTS = 12
+CHEAP = frozenset(("aten.index.Tensor", "aten.embedding.default", "aten._to_copy.default", "aten.index_select.default"))
+"""Cheaper to compute again than to write and read."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class _Partitioner:
     def _place(self, node: torch.fx.Node, kind: Kind) -> None:
         current = _Group([node], _elements(node, kind), kind.rows)
         for group in self._producers(node):
-            merged = _merge(group, current)
+            merged = _merge(group, current) or _absorb(group, current)
             if merged is not None and not self._cyclic(merged):
                 current = merged
         self._adopt(current)
@@ -112,7 +114,7 @@ class _Partitioner:
     def _cyclic(self, merged: _Group) -> bool:
         """Whether a path leaves the group and comes back, other groups counted as single nodes."""
         inside = set(merged.nodes)
-        pending = [user for n in merged.nodes for user in n.users if user not in inside]
+        pending = [user for n in merged.nodes for user in _consumers(n) if user not in inside]
         last = _position(merged.nodes[-1])
         seen: set[torch.fx.Node] = set()
         while pending:
@@ -133,6 +135,13 @@ class _Partitioner:
         return False
 
 
+def _feeds_only(producer: _Group, consumer: _Group) -> bool:
+    """Whether a smaller producer may be computed again for every element that reads it: cheap, and read by nobody else."""
+    cheap = all(str(n.target) in CHEAP for n in producer.nodes)
+    inside = {*producer.nodes, *consumer.nodes}
+    return cheap and producer.rows == 0 and all(u in inside for n in producer.nodes for u in _consumers(n))
+
+
 def _merge(a: _Group, b: _Group) -> _Group | None:
     if len(a.nodes) + len(b.nodes) > MAX_NODES:
         return None
@@ -145,6 +154,13 @@ def _merge(a: _Group, b: _Group) -> _Group | None:
         return _Group(nodes, a.elements, 0) if a.elements == b.elements else None
     fits = other.elements in (row.elements, row.rows)
     return _Group(nodes, row.elements, row.rows) if fits else None
+
+
+def _absorb(producer: _Group, consumer: _Group) -> _Group | None:
+    """Lookups in a table that are broadcast: position embeddings added to every sequence of a batch."""
+    if producer.elements >= consumer.elements or not _feeds_only(producer, consumer):
+        return None
+    return _Group([*producer.nodes, *consumer.nodes], consumer.elements, consumer.rows)
 
 
 def _elements(node: torch.fx.Node, kind: Kind) -> int:
@@ -168,6 +184,15 @@ def _sources(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield from _sources(producer)
         else:
             yield producer
+
+
+def _consumers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Users of a node, looked for through views: those are pulled into a region and close no cycle."""
+    for user in node.users:
+        if kind_of(user) == FREE:
+            yield from _consumers(user)
+        else:
+            yield user
 
 
 def _share_input(a: _Group, b: _Group) -> bool:
