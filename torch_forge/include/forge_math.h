@@ -16,7 +16,8 @@ struct forge_f16 { uint16_t bits; };
 #define FORGE_INF (__builtin_huge_valf())
 #define FORGE_NAN (__builtin_nanf(""))
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(FORGE_EMULATED)
+#include <cuda_runtime.h>
 #define FORGE_INLINE static __device__ __forceinline__
 #else
 #define FORGE_INLINE static inline __attribute__((always_inline))
@@ -61,7 +62,7 @@ template <class T, class I> FORGE_INLINE bool forge_arg_below(T v, I i, T best, 
 }
 
 /* The backends' templates see the overloads above: an unqualified call on a built-in type finds only earlier ones. */
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(FORGE_EMULATED)
 #include "forge_math_cuda.h"
 #else
 #include "forge_math_cpu.h"

@@ -3,7 +3,6 @@
  * Every reduction has a fixed order, so results do not vary from run to run. */
 #ifndef FORGE_MATH_CUDA_H
 #define FORGE_MATH_CUDA_H
-#include <cuda_runtime.h>
 #include "forge.h"
 
 FORGE_INLINE float forge_as_float(uint32_t bits) { return __uint_as_float(bits); }
@@ -11,6 +10,11 @@ FORGE_INLINE uint32_t forge_as_bits(float v) { return __float_as_uint(v); }
 
 /* ---- conversions, round to nearest even ---------------------------------------------------------------------------- */
 
+#ifdef FORGE_EMULATED /* tests run kernels on the CPU, where there is no PTX */
+FORGE_INLINE uint16_t forge_to_bf16(float v) { return emulated_to_bf16(v); }
+FORGE_INLINE uint16_t forge_to_f16(float v) { return emulated_to_f16(v); }
+FORGE_INLINE float forge_from_f16(uint16_t bits) { return emulated_from_f16(bits); }
+#else
 FORGE_INLINE uint16_t forge_to_bf16(float v) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   uint16_t bits;
@@ -31,6 +35,7 @@ FORGE_INLINE float forge_from_f16(uint16_t bits) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
   return v;
 }
+#endif
 FORGE_INLINE float forge_round_f16(float v) { return forge_from_f16(forge_to_f16(v)); }
 FORGE_INLINE forge_f16 forge_f16_exact(float v) { return forge_f16{forge_to_f16(v)}; }
 
@@ -84,7 +89,7 @@ FORGE_CUDA_LIBRARY(double, )
 
 /* One instruction from sm_80 on. */
 FORGE_INLINE float forge_max(float a, float b) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
@@ -93,7 +98,7 @@ FORGE_INLINE float forge_max(float a, float b) {
 #endif
 }
 FORGE_INLINE float forge_min(float a, float b) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   float r;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
@@ -288,6 +293,7 @@ FORGE_INLINE void forge_scan_threads(T (&totals)[kVectors], T identity, T& carry
   if (kWarps > 1) __syncthreads(); /* of_warp may be written again for the next tile */
 }
 
+#ifndef FORGE_EMULATED
 /* ---- launching --------------------------------------------------------------------------------------------------------------- */
 
 /* The launch's own status is returned; the thread's last error may be somebody else's and is left for them. */
@@ -302,5 +308,6 @@ static inline int forge_enqueue(void (*kernel)(Args), int64_t blocks, int thread
   (void)cudaGetLastError(); /* a refused launch leaves its error behind: take it along */
   return FORGE_CUDA_ERROR + int(status);
 }
+#endif
 
 #endif

@@ -12,16 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch_forge.generation.templates.expressions import (
-    HALVES,
-    REGISTER,
-    STORAGE,
-    Names,
-    c_name,
-    convert,
-    index_text,
-    literal,
-    op_text,
-    round_to,
+    REGISTER, Names, c_name, convert, index_text, literal, op_text, round_to, stored,
 )  # fmt: skip
 from torch_forge.generation.templates.facts import Job
 from torch_forge.generation.templates.folds import CPU_FOLD, accumulator_type, fold, identity, is_arg, total_type

@@ -72,6 +72,7 @@ def _live_bytes(job: Job, plan: Schedule) -> int:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     size: dict[str, int] = {}
+    loads = {s.name for stage in plan.stages for s in stage.body if isinstance(s, Load)}
     for k, stage in enumerate(plan.stages):
         for s in stage.body:
             if isinstance(s, Load):
@@ -84,8 +85,13 @@ def _live_bytes(job: Job, plan: Schedule) -> int:
         for name in stage.reads:
             last[name] = k
     scans = 4 * sum(len(stage.scans) for stage in plan.stages)
-    moments = (sum(size[n] for n in size if first[n] <= k <= last.get(n, k)) for k in range(len(plan.stages)))
-    return max(4, max(moments, default=0) + scans)
+    worst = 4
+    for k in range(len(plan.stages)):
+        # Element by element, what a stage keeps takes the place of what it used for the last time.
+        before = sum(size[n] for n in size if (first[n] < k or n in loads) and first[n] <= k <= last.get(n, k))
+        after = sum(size[n] for n in size if first[n] <= k < last.get(n, k))
+        worst = max(worst, before, after)
+    return worst + scans
 
 
 class _RowSource:
@@ -503,7 +509,7 @@ def fallback(
         text = index_text(_host(job, expression, statics), {}, Names(), "int64_t")
         checks.append(f"({text}) % width == 0")
     if checks:
-        w.line(f"const bool fits = {' && '.join(checks)};")
+        w.line("const bool fits = " + checks[0] + "".join(f"\n      && {check}" for check in checks[1:]) + ";")
         w.line("if (width > 1 && !fits) config = 0;  // vectors would be misaligned")
 
 

@@ -26,18 +26,26 @@ class Term:
 
 
 def terms(index: Index) -> list[Term]:
-    """The expression multiplied out."""
+    """The expression multiplied out, like terms added up."""
+    total: dict[tuple[tuple[str, ...], tuple[Index, ...]], int] = {}
+    for term in _terms(index):
+        key = (term.params, term.atoms)
+        total[key] = total.get(key, 0) + term.coefficient
+    return [Term(coefficient, *key) for key, coefficient in total.items() if coefficient]
+
+
+def _terms(index: Index) -> list[Term]:
     if isinstance(index, int):
         return [Term(index, (), ())] if index else []
     match index[0]:
         case "p":
             return [Term(1, (index[1],), ())]
         case "+":
-            return [t for operand in index[1:] for t in terms(operand)]
+            return [t for operand in index[1:] for t in _terms(operand)]
         case "*":
             product = [Term(1, (), ())]
             for operand in index[1:]:
-                product = [_times(a, b) for a in product for b in terms(operand)]
+                product = [_times(a, b) for a in product for b in _terms(operand)]
             return product
         case _:
             return [Term(1, (), (index,))]
@@ -116,25 +124,24 @@ class Along:
         """How ``index`` behaves."""
         if not self.touches(index):
             return Pattern(Step.NONE)
-        step, conditions = 0, Conditions(self)
+        steps, bases, conditions = 0, [], Conditions(self)
         for term in terms(index):
             moving = [a for a in term.atoms if self.touches(a)]
-            if not moving:
-                conditions.require(term)
-                continue
-            inner = self._atom(moving[0]) if len(moving) == 1 else OTHER
+            inner = Pattern(Step.NONE) if not moving else self._atom(moving[0]) if len(moving) == 1 else OTHER
             if inner.step is Step.OTHER:
                 return OTHER
             conditions.extend(inner.multiples)
-            if inner.step is Step.ONE:
-                step += 1
-                if term.coefficient != 1 or term.params or len(term.atoms) != 1:
-                    return OTHER
-            else:
-                conditions.require(term)
-        if step > 1 or conditions.broken:
-            return OTHER
-        return Pattern(Step.ONE if step else Step.NONE, tuple(conditions.open))
+            if inner.step is Step.NONE:
+                bases.append(term)
+                continue
+            steps += 1
+            if term.coefficient != 1 or term.params or len(term.atoms) != 1:
+                return OTHER
+        if steps == 0:
+            return Pattern(Step.NONE, tuple(conditions.open))
+        for term in bases:
+            conditions.require(term)
+        return OTHER if steps > 1 or conditions.broken else Pattern(Step.ONE, tuple(conditions.open))
 
     def touches(self, index: Index) -> bool:
         """Whether the expression can change along the variable."""
