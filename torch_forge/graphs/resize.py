@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,11 +28,24 @@ def resize(problem: Problem, sizes: Mapping[int, int]) -> Problem | None:
     )
     draft = Graph(inputs, nodes, problem.graph.outputs)
     try:
-        gm = trace_specs(callable_for(draft), inputs)
+        with _quiet():
+            gm = trace_specs(callable_for(draft), inputs)
         graph = graph_from_fx(gm)
     except (CaptureError, RuntimeError, torch.fx.proxy.TraceError):
         return None
     return Problem(problem.name, graph, problem.policy)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Sizes that do not fit are expected here; torch would log each of them as an error."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _sized(value: Any, sizes: Mapping[int, int]) -> Any:

@@ -46,6 +46,7 @@ SIZE_OPS = frozenset(
         "view.default", "_unsafe_view.default", "reshape.default", "expand.default", "full.default", "slice.Tensor",
         "split.Tensor", "split_with_sizes.default", "arange.default", "arange.start", "arange.start_step",
         "narrow.default", "new_zeros.default", "zeros.default", "ones.default", "new_full.default",
+        "native_group_norm.default",
     )
 )  # fmt: skip
 """Operations whose integer arguments are sizes."""

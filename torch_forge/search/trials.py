@@ -22,6 +22,8 @@ MARGIN = 1.03
 """A kernel must be this much faster than eager, at the lower end of the interval; below it, noise decides."""
 
 
+TIMING_S = 1.2
+"""Seconds of timing for one candidate, all its configs together."""
 SECOND_SEED = 7919
 """Added to the seed for the second opinion on a winner."""
 
@@ -99,9 +101,9 @@ def _try(case: Case, judge: Judge, built: Built) -> None:
     if right:
         bench = Bench(case.problem, device=case.shop.device, pool=case.shop.pool, settings=case.shop.settings)
         with device_lane(case.shop.device):
-            measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed)
+            measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed, budget_s=TIMING_S)
             if not measured.quiet:  # somebody else had the cores: look again
-                measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed)
+                measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed, budget_s=TIMING_S)
         comparisons = measured.comparisons
         verdicts.update(measured.faults)
     case.record(Trial(built.candidate, built, _summary(verdicts), comparisons, time.monotonic() - began_s))
@@ -137,7 +139,11 @@ def _measured_again(case: Case, best: Trial) -> Trial:
     bench = Bench(case.problem, device=case.shop.device, pool=case.shop.pool, settings=case.shop.settings)
     with device_lane(case.shop.device):
         again = bench.compare(
-            best.build, case.dims, [best.best.config], seed=case.shop.settings.seed + SECOND_SEED, budget_s=1.0
+            best.build,
+            case.dims,
+            [best.best.config],
+            seed=case.shop.settings.seed + SECOND_SEED,
+            budget_s=TIMING_S / 2,
         )
     if not again.comparisons:
         return replace(best, verdict=next(iter(again.faults.values()), best.verdict), comparisons=())

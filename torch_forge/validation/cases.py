@@ -6,7 +6,7 @@ A case is a recipe (seed and distribution), not data; judge and worker draw the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch_forge.records.problem import Problem
@@ -38,8 +38,48 @@ def case(problem: Problem, distribution: str, seed: int, *, note: str = "", offs
     return Case(name, distribution, own, offset_elements, problem)
 
 
+SMALL_BYTES = 24 << 20
+"""Output of the problem that most cases use in place of a larger one: far beyond one wave of blocks on any device."""
+
+
+def smaller(problem: Problem, accept: Callable[[Problem], bool]) -> Problem:
+    """The problem with its outer sizes reduced until its tensors are a few megabytes; itself if it is small or cannot be.
+
+    accept: whether a resized problem still is of the same class. Row lengths and inner strides, for which a kernel may be
+    compiled, stay; sizes that change become odd.
+    """
+    from torch_forge.graphs.resize import resize
+
+    for n in _leading_sizes(problem):
+        excess = _nbytes(problem) / SMALL_BYTES
+        if excess <= 1:
+            break
+        target = max(3, int(n / excess)) | 1
+        other = resize(problem, {n: target}) if target < n else None
+        if other is not None and accept(other):
+            problem = other
+    return problem
+
+
+def _nbytes(problem: Problem) -> int:
+    graph = problem.graph
+    return max(sum(s.numel * s.itemsize for s in graph.output_specs), sum(s.unique_bytes for s in graph.inputs))
+
+
+def _leading_sizes(problem: Problem) -> list[int]:
+    """Sizes of the outer dimensions of the largest input, outermost first; never one that is an innermost size somewhere."""
+    largest = max(problem.graph.inputs, key=lambda s: s.numel)
+    innermost = {s.shape[-1] for s in problem.graph.inputs if len(s.shape) > 1} | set(largest.shape[-1:])
+    return list(dict.fromkeys(n for n in largest.shape[:-1] if n > 1 and n not in innermost))
+
+
+def real_case(problem: Problem, seed: int) -> Case:
+    """The exact workload once, for a winner."""
+    return case(problem, "shifted", seed, note="real size")
+
+
 def quick_cases(problem: Problem, seed: int) -> list[Case]:
-    """The real shape with three distributions, and once with pointers aligned to one element only."""
+    """One shape with three distributions, and once with pointers aligned to one element only."""
     return [
         *(case(problem, d, seed) for d in QUICK),
         case(problem, "shifted", seed, note="misaligned", offset_elements=1),

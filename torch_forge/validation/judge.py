@@ -6,7 +6,7 @@ prepares cases once and gives each candidate those that it claims to serve.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -18,7 +18,7 @@ from torch_forge.records.outcomes import CaseResult, Passed, Refused, Verdict
 from torch_forge.records.problem import Problem
 from torch_forge.records.program import Lowered, NotLowered
 from torch_forge.settings import Settings
-from torch_forge.validation.cases import SPARE, Case, case, full_cases, quick_cases, resized_cases
+from torch_forge.validation.cases import SPARE, Case, case, full_cases, quick_cases, real_case, resized_cases, smaller
 from torch_forge.validation.expected import IMPOSTORS, Prepared, prepare
 from torch_forge.validation.gates import GATES
 from torch_forge.validation.tolerance import reduction_length
@@ -51,8 +51,8 @@ class Judge:
         self._lowered: dict[str, Lowered | None] = {problem.workload: lowered}
         self._info, self._pool, self._settings, self._seed = device, pool, settings, seed
         self._device = torch.device(device.type, device.index) if device.type == "cuda" else torch.device("cpu")
-        self._quick: list[Prepared] | None = None
-        self._more: list[Prepared] | None = None
+        self._small = smaller(problem, self._same_class)
+        self._prepared_for: dict[tuple[str, bool], list[Prepared]] = {}
         self.weaknesses: tuple[str, ...] = ()
         """Wrong results that no quick case can tell from the right one; known after the first verdict."""
 
@@ -68,13 +68,15 @@ class Judge:
     def verdicts(self, built: Built, configs: Sequence[int] | None = None, *, thorough: bool = False) -> dict[int, Verdict]:
         """The verdict on each config, all of them by default.
 
-        thorough: further distributions and, for a kernel that serves a class of shapes, other sizes.
+        Large workloads are judged on a smaller one of the same class, if the candidate serves it.
+        thorough: also the exact workload, further distributions and, for a kernel that serves a class of shapes, other
+        sizes.
         Raises CaptureError if the problem cannot be computed in float64.
         """
         configs = tuple(range(len(built.candidate.configs)) if configs is None else configs)
         results: dict[int, list[CaseResult]] = {c: [] for c in configs}
         final: dict[int, Verdict] = {}
-        for prepared in self._stages(thorough):
+        for prepared in self._stages(built.candidate, thorough):
             left = tuple(c for c in configs if c not in final)
             served = [(p, dims) for p in prepared if (dims := self._dims(built.candidate, p.case)) is not None]
             for group in _batches(served, len(left)):
@@ -88,33 +90,39 @@ class Judge:
 
     # --- cases ------------------------------------------------------------------------------------------------------
 
-    def _stages(self, thorough: bool) -> Iterator[list[Prepared]]:
-        """Groups of cases; what was right in one is run on the next."""
-        if self._quick is None:
-            self._quick = self._prepare_quick()
-        yield self._quick
-        if not thorough:
-            return
-        cases = full_cases(self.problem, self._seed, sums=reduction_length(self.problem.graph) > 1)
-        cases += [c for c in resized_cases(self.problem, self._seed) if self._lower(c.problem) is not None]
-        if sum(p.nbytes for p in self._quick) > _KEEP_BYTES:
-            yield from (self._prepared([c]) for c in cases)  # one at a time, none kept
-            return
-        if self._more is None:
-            self._more = self._prepared(cases)
-        yield self._more
+    def _stages(self, candidate: Candidate, thorough: bool) -> list[list[Prepared]]:
+        """Quick cases, then the rest; prepared once for every candidate that is judged on the same problem."""
+        stand_in = self._small if self._serves(candidate, self._small) else self.problem
+        quick = self._once(stand_in, thorough=False)
+        return [quick, self._once(stand_in, thorough=True)] if thorough else [quick]
 
-    def _prepare_quick(self) -> list[Prepared]:
+    def _serves(self, candidate: Candidate, problem: Problem) -> bool:
+        return self._dims(candidate, case(problem, "normal", self._seed)) is not None
+
+    def _once(self, problem: Problem, *, thorough: bool) -> list[Prepared]:
+        key = (problem.workload, thorough)
+        if key not in self._prepared_for:
+            self._prepared_for[key] = self._prepare_thorough(problem) if thorough else self._prepare_quick(problem)
+        return self._prepared_for[key]
+
+    def _prepare_thorough(self, problem: Problem) -> list[Prepared]:
+        cases = full_cases(problem, self._seed, sums=reduction_length(problem.graph) > 1)
+        cases += [c for c in resized_cases(problem, self._seed) if self._lower(c.problem) is not None]
+        if problem is not self.problem:
+            cases.append(real_case(self.problem, self._seed))
+        return self._prepared(cases)
+
+    def _prepare_quick(self, problem: Problem) -> list[Prepared]:
         """Cases that can tell zeros and the mean from the right result; more of them until every impostor is told apart."""
-        kept = [p for p in self._prepared(quick_cases(self.problem, self._seed)) if p.told_apart & set(IMPOSTORS[:2])]
+        kept = [p for p in self._prepared(quick_cases(problem, self._seed)) if p.told_apart & set(IMPOSTORS[:2])]
         for distribution in SPARE:
             missing = set(IMPOSTORS) - {name for p in kept for name in p.told_apart}
             if not missing:
                 break
-            spare = self._prepared([case(self.problem, distribution, self._seed)])
+            spare = self._prepared([case(problem, distribution, self._seed)])
             kept += [p for p in spare if p.told_apart & missing]
         if not kept:  # a result that is constant by its nature
-            kept = self._prepared([case(self.problem, "normal", self._seed)])
+            kept = self._prepared([case(problem, "normal", self._seed)])
         missing = set(IMPOSTORS) - {name for p in kept for name in p.told_apart}
         self.weaknesses = tuple(f"cannot be told from {name}" for name in IMPOSTORS if name in missing)
         return kept
@@ -133,6 +141,10 @@ class Judge:
         if any(lowered.value(name) != value for name, value in candidate.statics.items()):
             return None
         return list(lowered.values)
+
+    def _same_class(self, other: Problem) -> bool:
+        own, its = self._lower(self.problem), self._lower(other)
+        return own is not None and its is not None and own.program.digest == its.program.digest
 
     def _lower(self, problem: Problem) -> Lowered | None:
         if self._lowered.get(problem.workload) is None:
