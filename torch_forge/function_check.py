@@ -112,7 +112,8 @@ class FunctionCheck:
         for peer, (ratio, _, high) in race.ratios.items():
             if high < 1.0 or (peer == "inductor" and ratio < 1.0):
                 times = f"{race.times_us[peer]:.1f} us against {race.times_us['forge']:.1f} us"
-                return "kept", f"{PEER_NAMES[peer]} is faster for the whole call: {times}"
+                others = "".join(f"; {p.name}: {p.why}" for p in self.parts if p.verdict != "installed")
+                return "kept", f"{PEER_NAMES[peer]} is faster for the whole call: {times}{others}"
         gains = [f"{ratio:.2f}x {PEER_NAMES[peer]}" for peer, (ratio, _, _) in race.ratios.items()]
         return "installed", ", ".join([*gains, *race.notes]) or "from the cache"
 
@@ -174,8 +175,8 @@ class FunctionCheck:
 
 def _compiled(fn: Callable[..., Any], args: Any, kwargs: Any, notes: list[str]) -> Callable[..., Any] | None:
     """The function under ``torch.compile``, compiled; None with a note if that fails."""
-    compiled: Callable[..., Any] = torch.compile(fn, dynamic=False)
     try:
+        compiled: Callable[..., Any] = torch.compile(fn, dynamic=False)
         with torch.no_grad():
             compiled(*args, **kwargs)
     except Exception as error:  # a compiler may fail in any way; then it is no peer

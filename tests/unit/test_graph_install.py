@@ -13,7 +13,9 @@ from torch import nn
 
 from tests.support import fake_ops
 from tests.support.fake_ops import reference_operator
-from torch_forge.dispatch.graph import ModelInstall, captured_graphs
+from torch_forge.dispatch.graph import ModelInstall, captured_graphs, substitute
+from torch_forge.graphs.capture import spec_of, trace_specs
+from torch_forge.graphs.decompose import before_partition
 from torch_forge.graphs.partition import regions
 
 
@@ -60,6 +62,21 @@ def test_regions_of_a_model() -> None:
     names = [r.problem.name for r in found]
     assert names == ["layer_norm", "gelu", "add_layer_norm", "gelu", "add_mul_softmax"]
     assert found[1].problem.workload == found[3].problem.workload
+
+
+def test_a_region_that_reads_another_leaves_nothing_behind() -> None:
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x.float(), target)
+
+    x, target = torch.randn(6, 9).bfloat16(), torch.randint(0, 9, (6,))
+    gm = trace_specs(loss, [spec_of(x), spec_of(target)], decompositions=before_partition())
+    found, _ = regions(gm)
+    assert len(found) == 2
+    assert set(found[0].outputs) & set(found[1].inputs)
+    forged = substitute(gm, [(r, reference_operator(r)) for r in found])
+    calls = [n for n in forged.graph.nodes if n.op == "call_function"]
+    assert [str(n.target).split(".")[0] for n in calls] == ["torch_forge_tests"] * 2
+    torch.testing.assert_close(forged(x, target), loss(x, target), rtol=0, atol=0)
 
 
 def test_installed_model_computes_the_same_and_reverts() -> None:

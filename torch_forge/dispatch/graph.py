@@ -35,10 +35,12 @@ def substitute(
 ) -> torch.fx.GraphModule:
     """Each region's nodes replaced by one call, in place; nodes that others still need stay."""
     graph = gm.graph
+    replaced: dict[torch.fx.Node, torch.fx.Node] = {}
     for region, op in replacements:
         anchor = max((n for n in region.inputs), key=_position)
         with graph.inserting_after(anchor):
-            call = graph.call_function(op, tuple(region.inputs))
+            # One region may read what an earlier one computes now.
+            call = graph.call_function(op, tuple(replaced.get(n, n) for n in region.inputs))
         values = [o.meta["val"] for o in region.outputs]
         call.meta["val"] = values[0] if len(values) == 1 else tuple(values)
         call.meta["forge_position"] = _position(anchor)
@@ -50,6 +52,7 @@ def substitute(
                     result = graph.call_function(_getitem, (call, k))
                 result.meta["val"] = values[k]
                 result.meta["forge_position"] = _position(anchor)
+            replaced[output] = result
             output.replace_all_uses_with(result, delete_user_cb=partial(_outside, inside))
     _sort(gm)
     graph.eliminate_dead_code()

@@ -61,6 +61,10 @@ template <class T, class I> FORGE_INLINE bool forge_arg_below(T v, I i, T best, 
   return nan == best_nan ? ((!nan & (v < best)) | (((v == best) | nan) & (i < at))) : nan;
 }
 
+/* The same where candidates come in the order of their positions. */
+template <class T> FORGE_INLINE bool forge_arg_rises(T v, T best) { return (v > best) | ((v != v) & (best == best)); }
+template <class T> FORGE_INLINE bool forge_arg_falls(T v, T best) { return (v < best) | ((v != v) & (best == best)); }
+
 /* The backends' templates see the overloads above: an unqualified call on a built-in type finds only earlier ones. */
 #if defined(__CUDACC__) || defined(FORGE_EMULATED)
 #include "forge_math_cuda.h"

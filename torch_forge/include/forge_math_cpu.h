@@ -6,9 +6,6 @@
 #ifndef FORGE_MATH_CPU_H
 #define FORGE_MATH_CPU_H
 #include <stdlib.h>
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
 
 FORGE_INLINE float forge_as_float(uint32_t bits) {
   float v;
@@ -58,14 +55,28 @@ FORGE_INLINE uint16_t forge_f16_bits(float v) {
   const float kept = a != a ? forge_as_float(0x7e00u << 13) : scaled;
   return uint16_t((forge_as_bits(kept) >> 13) | sign);
 }
-FORGE_INLINE uint16_t forge_to_f16(float v) { return forge_f16_bits(forge_round_f16(v)); }
+/* Both at once. The choices are made between floats that only carry bits: the compiler would narrow a choice between
+ * integers to 16 bits before making it, and spend more on packing than on converting. */
+FORGE_INLINE uint16_t forge_to_f16(float v) {
+  const uint32_t sign = (forge_as_bits(v) >> 16) & 0x8000u;
+  const float a = __builtin_fabsf(v);
+  const uint32_t u = forge_as_bits(a);
+  const float normal = forge_as_float((u + 0xc8000fffu + ((u >> 13) & 1u)) >> 13);
+  const float small = forge_as_float(forge_as_bits(a + 0.5f) - 0x3f000000u);
+  float h = a < 0x1p-14f ? small : normal;
+  h = a >= 65520.0f ? forge_as_float(0x7c00u) : h;
+  h = a != a ? forge_as_float(0x7e00u) : h;
+  return uint16_t(forge_as_bits(h) | sign);
+}
 
 FORGE_INLINE float forge_from_f16(uint16_t h) {
-  const uint32_t sign = (uint32_t(h) & 0x8000u) << 16, a = (uint32_t(h) & 0x7fffu) << 13;
-  const uint32_t exponent = a & 0x0f800000u;
-  const uint32_t normal = a + (exponent == 0x0f800000u ? 0x70000000u : 0x38000000u);
-  const float small = forge_as_float(a + 0x38800000u) - forge_as_float(0x38800000u);
-  return forge_as_float((exponent == 0 ? forge_as_bits(small) : normal) | sign);
+  const uint32_t sign = (uint32_t(h) & 0x8000u) << 16;
+  const int32_t a = int32_t((uint32_t(h) & 0x7fffu) << 13);
+  const float normal = forge_as_float(uint32_t(a) + 0x38000000u);
+  const float small = forge_as_float(uint32_t(a) + 0x38800000u) - 0x1p-14f;
+  float v = a < 0x00800000 ? small : normal;
+  v = a >= 0x0f800000 ? forge_as_float(uint32_t(a) + 0x70000000u) : v; /* infinities and NaN */
+  return forge_as_float(forge_as_bits(v) | sign);
 }
 FORGE_INLINE forge_f16 forge_f16_exact(float v) { return forge_f16{forge_f16_bits(v)}; }
 
@@ -101,8 +112,15 @@ FORGE_CPU_BASIC(float, f)
 FORGE_CPU_BASIC(double, )
 #undef FORGE_CPU_BASIC
 
-FORGE_INLINE float forge_max(float a, float b) { return ((a > b) | (a != a)) ? a : b; }
-FORGE_INLINE float forge_min(float a, float b) { return ((a < b) | (a != a)) ? a : b; }
+/* The hardware's own max, which returns b if either is NaN, and then a where that is the NaN. */
+FORGE_INLINE float forge_max(float a, float b) {
+  const float larger = a > b ? a : b;
+  return a != a ? a : larger;
+}
+FORGE_INLINE float forge_min(float a, float b) {
+  const float smaller = a < b ? a : b;
+  return a != a ? a : smaller;
+}
 
 FORGE_INLINE double forge_exp(double a) { return __builtin_exp(a); }
 FORGE_INLINE double forge_exp2(double a) { return __builtin_exp2(a); }
@@ -125,6 +143,14 @@ FORGE_INLINE float forge_scale(float p, int32_t n) {
   return p * forge_as_float(uint32_t(half + 127) << 23) * forge_as_float(uint32_t(n - half + 127) << 23);
 }
 
+/* x within [low, high], low negative and high positive; NaN becomes one of them. Compared as integers, whose min is one
+ * operation: two bounds written as float comparisons become a tangle of branches before they are vectorised. */
+FORGE_INLINE float forge_clamp(float x, float low, float high) {
+  const int32_t u = int32_t(forge_as_bits(x)), most = int32_t(forge_as_bits(high));
+  const uint32_t below = uint32_t(u < most ? u : most), least = forge_as_bits(low);
+  return forge_as_float(below < least ? below : least);
+}
+
 /* x = n ln2 + r with |r| <= ln2 / 2; returns r. ln2 is split so that n times its head is exact. */
 FORGE_INLINE float forge_exp_reduce(float x, int32_t* n) {
   const float shifted = forge_mad(x, 1.44269504f, FORGE_SHIFTER), whole = shifted - FORGE_SHIFTER;
@@ -132,49 +158,45 @@ FORGE_INLINE float forge_exp_reduce(float x, int32_t* n) {
   return forge_mad(whole, 2.12194440e-4f, forge_mad(whole, -0.693359375f, x));
 }
 
-FORGE_INLINE float forge_exp(float a) {
-  float x = a > 89.0f ? 89.0f : a;
-  x = x < -104.0f ? -104.0f : x;
-  int32_t n;
-  const float r = forge_exp_reduce(x, &n);
+/* e^r for |r| <= ln2 / 2. */
+FORGE_INLINE float forge_exp_core(float r) {
   float q = 0x1.6a234ep-10f;
   q = forge_mad(q, r, 0x1.123a6cp-7f);
   q = forge_mad(q, r, 0x1.5558f4p-5f);
   q = forge_mad(q, r, 0x1.555490p-3f);
   q = forge_mad(q, r, 0x1.fffffcp-2f);
-  return forge_scale(forge_mad(r * r, q, r) + 1.0f, n);
+  return forge_mad(r * r, q, r) + 1.0f;
+}
+
+FORGE_INLINE float forge_exp(float a) {
+  int32_t n;
+  const float r = forge_exp_reduce(forge_clamp(a, -104.0f, 89.0f), &n);
+  const float y = forge_scale(forge_exp_core(r), n);
+  return a != a ? a : y;
 }
 
 /* The same for |x| < 87, where neither end of the exponent range is met: half the work. */
 FORGE_INLINE float forge_exp_inner(float x) {
   int32_t n;
   const float r = forge_exp_reduce(x, &n);
-  float q = 0x1.6a234ep-10f;
-  q = forge_mad(q, r, 0x1.123a6cp-7f);
-  q = forge_mad(q, r, 0x1.5558f4p-5f);
-  q = forge_mad(q, r, 0x1.555490p-3f);
-  q = forge_mad(q, r, 0x1.fffffcp-2f);
-  return forge_as_float(forge_as_bits(forge_mad(r * r, q, r) + 1.0f) + (uint32_t(n) << 23));
+  return forge_as_float(forge_as_bits(forge_exp_core(r)) + (uint32_t(n) << 23));
 }
 
 FORGE_INLINE float forge_exp2(float a) {
-  float x = a > 129.0f ? 129.0f : a;
-  x = x < -151.0f ? -151.0f : x;
-  const float shifted = x + FORGE_SHIFTER, r = x - (shifted - FORGE_SHIFTER);
+  const float x = forge_clamp(a, -151.0f, 129.0f), shifted = x + FORGE_SHIFTER, r = x - (shifted - FORGE_SHIFTER);
   float q = 0x1.41fa9cp-13f;
   q = forge_mad(q, r, 0x1.5f4010p-10f);
   q = forge_mad(q, r, 0x1.3b2d52p-7f);
   q = forge_mad(q, r, 0x1.c6aee6p-5f);
   q = forge_mad(q, r, 0x1.ebfbdcp-3f);
   q = forge_mad(q, r, 0x1.62e430p-1f);
-  return forge_scale(forge_mad(q, r, 1.0f), int32_t(forge_as_bits(shifted) - 0x4b400000u));
+  const float y = forge_scale(forge_mad(q, r, 1.0f), int32_t(forge_as_bits(shifted) - 0x4b400000u));
+  return a != a ? a : y;
 }
 
 FORGE_INLINE float forge_expm1(float a) {
-  float x = a > 89.0f ? 89.0f : a;
-  x = x < -30.0f ? -30.0f : x;
   int32_t n;
-  const float r = forge_exp_reduce(x, &n);
+  const float r = forge_exp_reduce(forge_clamp(a, -30.0f, 89.0f), &n);
   float q = 0x1.a032c8p-13f;
   q = forge_mad(q, r, 0x1.6d7298p-10f);
   q = forge_mad(q, r, 0x1.11118ap-7f);
@@ -184,7 +206,7 @@ FORGE_INLINE float forge_expm1(float a) {
   const float p = forge_mad(r * r, q, r); /* e^r - 1 */
   const float half = forge_as_float(uint32_t(n - 1 + 127) << 23);
   const float y = 2.0f * forge_mad(half, p, half - 0.5f);
-  return forge_abs(a) < 1e-8f ? a : y;
+  return (forge_abs(a) < 1e-8f) | (a != a) ? a : y;
 }
 
 /* x = 2^e m with m in [sqrt(1/2), sqrt(2)); returns m - 1. x positive and finite; denormals are scaled first. */
@@ -288,20 +310,28 @@ FORGE_INLINE float forge_erf(float a) {
 /* Copies count elements past the caches: a result larger than the last-level cache would only evict its own
  * input, and an ordinary store first reads the line it is about to overwrite. */
 template <class T> static inline void forge_stream(T* to, const T* from, int64_t count) {
-#ifdef __AVX__
+#if defined(__AVX__) && defined(__GNUC__)
+  typedef long long Line __attribute__((vector_size(32)));
   int64_t i = 0;
   for (; i < count && (uintptr_t(to + i) & 31); ++i) to[i] = from[i];
   constexpr int64_t step = 32 / int64_t(sizeof(T));
-  for (; i + step <= count; i += step)
-    _mm256_stream_si256((__m256i*)(to + i), _mm256_loadu_si256((const __m256i*)(from + i)));
+  for (; i + step <= count; i += step) {
+    Line line;
+    memcpy(&line, from + i, sizeof line);
+#ifdef __clang__
+    __builtin_nontemporal_store(line, (Line*)(to + i));
+#else
+    __builtin_ia32_movntdq256((Line*)(to + i), line);
+#endif
+  }
   for (; i < count; ++i) to[i] = from[i];
 #else
   memcpy(to, from, size_t(count) * sizeof(T));
 #endif
 }
 static inline void forge_stream_end() {
-#ifdef __AVX__
-  _mm_sfence(); /* streamed stores are weakly ordered */
+#ifdef __SSE__
+  __builtin_ia32_sfence(); /* streamed stores are weakly ordered */
 #endif
 }
 

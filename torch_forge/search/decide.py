@@ -17,7 +17,7 @@ from torch_forge.generation.templates.engine import index_limit
 from torch_forge.machine.locks import device_lane
 from torch_forge.records.entry import SCHEMA, CacheEntry, KernelFacts
 from torch_forge.records.kernels import Built, Certificate, Plan
-from torch_forge.records.outcomes import Comparison, Passed, Trial
+from torch_forge.records.outcomes import Comparison, Mismatch, Passed, Trial
 from torch_forge.records.session import RegionResult
 from torch_forge.search.case import Case, Forged
 from torch_forge.search.trials import MARGIN
@@ -30,8 +30,7 @@ def decide(
     """What becomes of the workload, given its best right candidate."""
     won = best.best if best is not None else None
     if best is None or won is None:
-        counts = ", ".join(f"{n} {o}" for o, n in Counter(t.outcome for t in case.trials).items())
-        return kept(case, the_plan, None, "failed", f"no right kernel: {counts or 'no candidate was tried'}")
+        return kept(case, the_plan, None, "failed", f"no right kernel: {_what_failed(case)}")
     if won.ratio_low < MARGIN:
         why = f"eager is as fast: {won.eager.median_us:.1f} us against {won.candidate.median_us:.1f} us"
         return kept(case, the_plan, best, "kept", why)
@@ -44,6 +43,17 @@ def decide(
         gains.append(f"{inductor_us / won.candidate.median_us:.2f}x torch.compile")
     why = ", ".join(gains) + (f" ({note})" if note else "")
     return _install(case, best, _result(case, the_plan, best, "installed", why, inductor_us), gates)
+
+
+def _what_failed(case: Case) -> str:
+    """Candidates by outcome, and what was wrong with the first."""
+    if not case.trials:
+        return "no candidate was tried"
+    counts = ", ".join(f"{n} {o}" for o, n in Counter(t.outcome for t in case.trials).items())
+    verdict = case.trials[0].verdict
+    where = f" ({verdict.case}: got {verdict.got:g}, expected {verdict.expected:g})" if isinstance(verdict, Mismatch) else ""
+    reason = getattr(verdict, "reason", "") or getattr(verdict, "log", "")[-200:]
+    return f"{counts}; {reason}{where}" if reason else counts
 
 
 def _inductor_us(case: Case, won: Comparison) -> tuple[float | None, str]:

@@ -6,12 +6,14 @@ a row program are never split, so no result depends on the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch_forge.generation.templates.cpu_loops import CHUNK, RowLoops
 from torch_forge.generation.templates.facts import Job, division_params, index_limit, names_for, params_of, title
 from torch_forge.generation.templates.schedule import Stage, cost
 from torch_forge.generation.templates.writer import Writer, header
 from torch_forge.records.kernels import Candidate, Config
-from torch_forge.records.program import CheckedIndex, Index, Part
+from torch_forge.records.program import CheckedIndex, Index, Load, Part, Store
 from torch_forge.records.tensors import DTYPES
 
 __all__ = ["index_limit", "pointwise", "row"]
@@ -69,51 +71,81 @@ def _worth_streaming(job: Job) -> bool:
 
 
 def _part(w: Writer, job: Job, plan: RowLoops, k: int, statics: dict[str, int]) -> None:
-    part, template = plan.part, "row" if any(s.reduces or s.scans for s in plan.schedule.stages) else "pointwise"
+    """Two functions: a range of tasks on one thread, and the whole part on a team of threads.
+
+    The first takes all it needs by value: inside an OpenMP region everything would be read through a shared record,
+    which a store of int8 might change for all that the compiler knows, and nothing would be vectorised.
+    """
+    part = plan.part
+    splits = not any(s.reduces or s.scans for s in plan.schedule.stages)
+    tensors, params = _arguments(job, plan, statics)
+    w.line("template <bool kStream>")
+    head = f"static int tasks{k}("
+    arguments = [f"{_pointer_type(job, t)} __restrict {job.pointer(t)}" for t in tensors] + [f"int64_t {p}" for p in params]
+    for line in _wrapped(head, [*arguments, "int64_t first", "int64_t last"], ") {"):
+        w.line(line)
+    with w.body():
+        w.line("int failed = 0;")
+        _scratch(w, job, plan)
+        if splits:
+            w.line(f"const int64_t spans = ({part.row or '1'} + {TASK - 1}) / {TASK};")
+        with w.block("for (int64_t task = first; task < last; ++task)"):
+            _task(w, plan, splits=splits)
+        if plan.streamed:
+            w.line("if (kStream) forge_stream_end();")
+        w.line("return failed;")
+    w.line()
     w.line("template <bool kStream>")
     with w.block(f"static int part{k}(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t threads)"):
-        _arguments(w, job, plan, statics)
-        w.line(f"const int64_t rows = {' * '.join(plan_sizes(part)) or '1'};")
-        length = part.row or "1"
-        w.line(f"const int64_t spans = {'1' if template == 'row' else f'({length} + {TASK - 1}) / {TASK}'};" if template != "row" else "const int64_t spans = 1;")
-        w.line("const int64_t tasks = rows * spans;")
+        for t in tensors:
+            tensor = job.lowered.program.tensors[t]
+            w.line(f"{_pointer_type(job, t)} const {job.pointer(t)} = static_cast<{_pointer_type(job, t)}>({tensor.role}[{tensor.position}].data);")
+        for p in sorted({*params, *part.outer, *([part.row] if part.row else []), *_checked_sizes(part)} - set(statics), key=_order(job)):
+            w.line(f"const int64_t {p} = dims[{job.lowered.program.params.index(p)}];")
+        w.line(f"const int64_t rows = {' * '.join(part.outer) or '1'};")
+        w.line(f"const int64_t tasks = rows * (({part.row or '1'} + {TASK - 1}) / {TASK});" if splits else "const int64_t tasks = rows;")
         w.line("if (tasks == 0) return FORGE_OK;")
         for size in _checked_sizes(part):
             w.line(f"if ({size} == 0) return FORGE_INDEX_ERROR;  // nothing can be indexed")
-        w.line(f"const int team = forge_team(threads, tasks, rows * {length} * {_row_cost(job, plan)});")
+        w.line(f"const int team = forge_team(threads, tasks, rows * {part.row or '1'} * {_row_cost(job, plan)});")
         w.line("int failed = 0;")
-        w.line("#pragma omp parallel num_threads(team) if (team > 1) reduction(| : failed)")
-        with w.block(""):
-            _scratch(w, job, plan)
-            w.line("#pragma omp for schedule(static)")
-            with w.block("for (int64_t task = 0; task < tasks; ++task)"):
-                _task(w, plan, template)
-            if plan.streamed:
-                w.line("if (kStream) forge_stream_end();")
+        w.line("#pragma omp parallel for num_threads(team) if (team > 1) schedule(static, 1) reduction(| : failed)")
+        with w.block("for (int member = 0; member < team; ++member)"):
+            passed = [job.pointer(t) for t in tensors] + list(params)
+            call = ", ".join([*passed, "tasks * member / team", "tasks * (member + 1) / team"])
+            w.line(f"failed |= tasks{k}<kStream>({call});")
         w.line("return failed ? FORGE_INDEX_ERROR : FORGE_OK;")
     w.line()
 
 
-def plan_sizes(part: Part) -> list[str]:
-    """Names of the outer sizes."""
-    return list(part.outer)
+def _order(job: Job) -> Callable[[str], int]:
+    return job.lowered.program.params.index
 
 
-def _arguments(w: Writer, job: Job, plan: RowLoops, statics: dict[str, int]) -> None:
-    """Tensor pointers and run-time parameters that the part uses."""
-    used_params = params_of(plan.part)
-    for i, p in enumerate(job.lowered.program.params):
-        if p in used_params and p not in statics:
-            w.line(f"const int64_t {p} = dims[{i}];")
-    used_tensors = {t for stage in plan.schedule.stages for s in (*stage.row_body, *stage.body) if (t := getattr(s, "tensor", None)) is not None}
-    used_tensors |= {t for s in plan.schedule.row_end if (t := getattr(s, "tensor", None)) is not None}
-    for t in sorted(used_tensors):
-        tensor = job.lowered.program.tensors[t]
-        const = "const " if tensor.role == "in" else ""
-        w.line(
-            f"{const}{job.storage(t)}* __restrict const {job.pointer(t)} = "
-            f"static_cast<{const}{job.storage(t)}*>({tensor.role}[{tensor.position}].data);"
-        )
+def _arguments(job: Job, plan: RowLoops, statics: dict[str, int]) -> tuple[list[int], list[str]]:
+    """Tensors and run-time parameters that the part uses."""
+    statements = [s for stage in plan.schedule.stages for s in (*stage.row_body, *stage.body)] + list(plan.schedule.row_end)
+    tensors = sorted({s.tensor for s in statements if isinstance(s, (Load, Store))})
+    part = plan.part
+    used = params_of(Part(part.outer[1:], part.row, tuple(statements))) | ({part.outer[0]} & params_of(Part((), None, tuple(statements))) if part.outer else set())
+    return tensors, [p for p in job.lowered.program.params if p in used and p not in statics]
+
+
+def _pointer_type(job: Job, tensor: int) -> str:
+    const = "const " if job.lowered.program.tensors[tensor].role == "in" else ""
+    return f"{const}{job.storage(tensor)}*"
+
+
+def _wrapped(head: str, items: list[str], tail: str, width: int = 120) -> list[str]:
+    """``head`` with the items after it, broken into lines that align."""
+    lines, current = [], head
+    for k, item in enumerate(items):
+        piece = item + (", " if k + 1 < len(items) else tail)
+        if len(current) + len(piece) > width and current != head:
+            lines.append(current.rstrip())
+            current = " " * len(head)
+        current += piece
+    return [*lines, current]
 
 
 def _checked_sizes(part: Part) -> list[str]:
@@ -147,22 +179,22 @@ def _element(ctype: str) -> str:
     return {"double": "float64", "float": "float32", "bool": "bool"}.get(ctype) or ctype.removesuffix("_t")
 
 
-def _task(w: Writer, plan: RowLoops, template: str) -> None:
+def _task(w: Writer, plan: RowLoops, *, splits: bool) -> None:
     """Which row, which part of it, then the loops."""
-    outer = plan.part.outer
-    length = plan.part.row or "1"
-    if outer:
-        w.line(f"int64_t rest = {'task' if template == 'row' else 'task / spans'};")
-    for k in reversed(range(1, len(outer))):
-        w.line(f"const int64_t d{k} = rest % {outer[k]};")
-        w.line(f"rest /= {outer[k]};")
-    if outer:
+    outer, length = plan.part.outer, plan.part.row or "1"
+    if len(outer) == 1:
+        w.line(f"const int64_t d0 = {'task / spans' if splits else 'task'};")
+    elif outer:
+        w.line(f"int64_t rest = {'task / spans' if splits else 'task'};")
+        for k in reversed(range(1, len(outer))):
+            w.line(f"const int64_t d{k} = rest % {outer[k]};")
+            w.line(f"rest /= {outer[k]};")
         w.line("const int64_t d0 = rest;")
-    if template == "row":
-        w.line(f"constexpr int64_t begin = 0, end = {length};")
-    else:
+    if splits:
         w.line(f"const int64_t begin = task % spans * {TASK};")
         w.line(f"const int64_t end = begin + {TASK} < {length} ? begin + {TASK} : {length};")
+    else:
+        w.line(f"constexpr int64_t begin = 0, end = {length};")
     plan.emit(w)
 
 

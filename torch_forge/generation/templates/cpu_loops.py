@@ -27,7 +27,7 @@ BLOCK = 2048
 """Elements summed in lanes before the lanes are folded: at most 64 roundings in a chain with 32 lanes."""
 CHUNK = 1024
 """Elements of a streamed store that are gathered in L1 first."""
-RECOMPUTE_BELOW = 10
+RECOMPUTE_BELOW = 8
 """A value cheaper than this many additions is computed again rather than kept in the scratch row."""
 MOST_CUTS = 6
 CPU_KEEPING = Keeping(across_passes=True, worth=lambda cost, loads: cost >= RECOMPUTE_BELOW)
@@ -259,7 +259,7 @@ class RowLoops:
         w.line(f"for (int lane = 0; lane < kLanes; ++lane) {name}_lanes[lane] = {identity(r, ctype)};")
         if is_arg(r):
             w.line(f"alignas(64) {self._position_type()} {name}_at[kLanes];")
-            w.line(f"for (int lane = 0; lane < kLanes; ++lane) {name}_at[lane] = {self._nowhere()};")
+            w.line(f"for (int lane = 0; lane < kLanes; ++lane) {name}_at[lane] = {self._position_type()}(block + lane);")
 
     def _accumulate(self, w: Writer, r: Reduce, scope: Names) -> None:
         name, ctype = c_name(r.name), accumulator_type(r)
@@ -267,13 +267,13 @@ class RowLoops:
             value = scope.as_type(r.arg, "bool" if r.fn in ("any", "all") else ctype)
             w.line(f"{name}_lanes[lane] = {fold(r, f'{name}_lanes[lane]', convert(value, 'bool', ctype) if r.fn in ('any', 'all') else value)};")
             return
-        above = "forge_arg_above" if r.fn == "argmax" else "forge_arg_below"
+        # A lane sees its positions in order, so the first of equals stays without a look at positions.
+        beats = "forge_arg_rises" if r.fn == "argmax" else "forge_arg_falls"
         with w.block(""):
             w.line(f"const {ctype} value = {scope.as_type(r.arg, ctype)};")
-            w.line(f"const {self._position_type()} here = {self._position_type()}(row);")
-            w.line(f"const bool better = {above}(value, here, {name}_lanes[lane], {name}_at[lane]);")
+            w.line(f"const bool better = {beats}(value, {name}_lanes[lane]);")
             w.line(f"{name}_lanes[lane] = better ? value : {name}_lanes[lane];")
-            w.line(f"{name}_at[lane] = better ? here : {name}_at[lane];")
+            w.line(f"{name}_at[lane] = better ? {self._position_type()}(row) : {name}_at[lane];")
 
     def _fold_lanes(self, w: Writer, r: Reduce) -> None:
         name = c_name(r.name)

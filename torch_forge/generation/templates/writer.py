@@ -33,6 +33,14 @@ class Writer:
         self._depth -= 1
         self.line(tail)
 
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """The lines of a block whose head, with its brace, is already written."""
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
     def include(self, other: Writer) -> None:
         """The lines of another writer, at the current indentation."""
         for text in other._lines:
