@@ -17,7 +17,18 @@ from torch_forge.records.tensors import DTYPES
 INCLUDE = Path(__file__).parents[2] / "torch_forge" / "include"
 EMULATOR = Path(__file__).parent / "cuda_emulator"
 CPU = ("g++", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-EMULATED = ("g++", "-x", "c++", "-O1", "-mf16c", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-DFORGE_EMULATED", f"-I{EMULATOR}")
+EMULATED = (
+    "g++",
+    "-x",
+    "c++",
+    "-O0",
+    "-mf16c",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-w",
+    "-DFORGE_EMULATED",
+    f"-I{EMULATOR}",
+)
 COMMON = ("-std=c++17", "-shared", f"-I{INCLUDE}")
 
 
@@ -39,18 +50,26 @@ class Kernel:
     def __init__(self, path: Path) -> None:
         self._launch = ctypes.CDLL(str(path)).forge_launch
         self._launch.argtypes = [
-            ctypes.POINTER(ForgeTensor), ctypes.POINTER(ForgeTensor), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64,
+            ctypes.POINTER(ForgeTensor), ctypes.POINTER(ForgeTensor), ctypes.POINTER(ctypes.c_int64),
+            ctypes.c_int64, ctypes.c_int64,
             ctypes.c_void_p, ctypes.c_void_p,
         ]  # fmt: skip
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], dims: Sequence[int], *, config: int = 0, threads: int = 2,
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], dims: Sequence[int], *,
+        config: int = 0, threads: int = 2,
         stream: int | None = None,
     ) -> int:  # fmt: skip
         """The status that forge_launch returned."""
         return int(
             self._launch(
-                tensor_array(inputs), tensor_array(outputs), (ctypes.c_int64 * max(1, len(dims)))(*dims), config, threads, None, stream
+                tensor_array(inputs),
+                tensor_array(outputs),
+                (ctypes.c_int64 * max(1, len(dims)))(*dims),
+                config,
+                threads,
+                None,
+                stream,
             )
         )
 
@@ -67,12 +86,16 @@ def tensor_array(tensors: Sequence[torch.Tensor]) -> ctypes.Array[ForgeTensor]:
     return array
 
 
-def build(source: str, folder: Path, command: Sequence[str], *, suffix: str = ".cpp", pic: Sequence[str] = ("-fPIC",)) -> Path:
+def build(
+    source: str, folder: Path, command: Sequence[str], *, suffix: str = ".cpp", pic: Sequence[str] = ("-fPIC",)
+) -> Path:
     """The shared library of a source; fails the test with the compiler's words otherwise."""
     stem = folder / hashlib.sha256(source.encode()).hexdigest()[:16]
     file, library = stem.with_suffix(suffix), stem.with_suffix(".so")
     file.write_text(source)
-    done = subprocess.run([*command, *COMMON, *pic, str(file), "-o", str(library)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *COMMON, *pic, str(file), "-o", str(library)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{done.stderr[:4000]}\n{source}"
     return library
 

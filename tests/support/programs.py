@@ -14,7 +14,19 @@ import torch
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.problem import Graph, Node, Problem
 from torch_forge.records.program import (
-    CheckedIndex, Index, IndexValue, Load, Lowered, Op, Part, Program, Reduce, Scan, Statement, Store, Tensor,
+    CheckedIndex,
+    Index,
+    IndexValue,
+    Load,
+    Lowered,
+    Op,
+    Part,
+    Program,
+    Reduce,
+    Scan,
+    Statement,
+    Store,
+    Tensor,
 )  # fmt: skip
 from torch_forge.records.tensors import TensorSpec
 
@@ -112,7 +124,8 @@ def softmax(rows: int, n: int, dtype: torch.dtype = torch.float32, stride: int |
     compute = "float64" if dtype is torch.float64 else "float32"
     f = {"dtype": compute, "compute": compute}
     body: list[Statement] = [
-        Load("v0", 0, rows_of(2)), Reduce("v1", "max", "v0", compute), op("v2", "sub", "v0", "v1", **f), op("v3", "exp", "v2", **f),
+        Load("v0", 0, rows_of(2)), Reduce("v1", "max", "v0", compute), op("v2", "sub", "v0", "v1", **f),
+        op("v3", "exp", "v2", **f),
         Reduce("v4", "sum", "v3", compute), Op("v5", "div", ("v3", "v4"), t, compute), Store(1, rows_of(3), "v5"),
     ]  # fmt: skip
     return make_case("softmax", "row", _row_part(body), [rows, n, stride, n], [x], [torch.softmax(x.double(), -1)], [dtype])
@@ -134,12 +147,20 @@ def rms_norm(rows: int, n: int) -> Case:
 
 def add_layer_norm(rows: int, n: int, dtype: torch.dtype = torch.float32) -> Case:
     """Residual sum and its layer norm, both stored."""
-    x, r, w, b = draw(rows, n, dtype=dtype), draw(rows, n, dtype=dtype, seed=1), draw(n, dtype=dtype, seed=2), draw(n, dtype=dtype, seed=3)
+    x, r, w, b = (
+        draw(rows, n, dtype=dtype),
+        draw(rows, n, dtype=dtype, seed=1),
+        draw(n, dtype=dtype, seed=2),
+        draw(n, dtype=dtype, seed=3),
+    )
     t = dtype_name(dtype)
     body: list[Statement] = [
-        Load("v0", 0, rows_of(2)), Load("v1", 1, rows_of(3)), op("v2", "add", "v0", "v1", dtype=t), Store(5, rows_of(5), "v2"),
-        Reduce("v3", "sum", "v2", "float32"), IndexValue("v4", p(1)), op("v5", "div", "v3", "v4"), op("v6", "sub", "v2", "v5"),
-        op("v7", "square", "v6"), Reduce("v8", "sum", "v7", "float32"), op("v9", "div", "v8", "v4"), op("v10", "add", "v9", 1e-5),
+        Load("v0", 0, rows_of(2)), Load("v1", 1, rows_of(3)), op("v2", "add", "v0", "v1", dtype=t),
+        Store(5, rows_of(5), "v2"),
+        Reduce("v3", "sum", "v2", "float32"), IndexValue("v4", p(1)), op("v5", "div", "v3", "v4"),
+        op("v6", "sub", "v2", "v5"),
+        op("v7", "square", "v6"), Reduce("v8", "sum", "v7", "float32"), op("v9", "div", "v8", "v4"),
+        op("v10", "add", "v9", 1e-5),
         op("v11", "rsqrt", "v10"), op("v12", "mul", "v6", "v11"), Load("v13", 2, ROW), Load("v14", 3, ROW),
         op("v15", "mul", "v12", "v13"), op("v16", "add", "v15", "v14", dtype=t), Store(4, rows_of(4), "v16"),
     ]  # fmt: skip
@@ -154,8 +175,10 @@ def group_norm(groups: int, channels: int, hw: int) -> Case:
     x, w = draw(groups, n), draw(channels, seed=1)
     body: list[Statement] = [
         Load("v0", 0, rows_of(3)), Reduce("v1", "sum", "v0", "float32"), IndexValue("v2", p(1)), op("v3", "div", "v1", "v2"),
-        op("v4", "sub", "v0", "v3"), op("v5", "square", "v4"), Reduce("v6", "sum", "v5", "float32"), op("v7", "div", "v6", "v2"),
-        op("v8", "add", "v7", 1e-5), op("v9", "rsqrt", "v8"), op("v10", "mul", "v4", "v9"), Load("v11", 1, ("//", ROW, p(2))),
+        op("v4", "sub", "v0", "v3"), op("v5", "square", "v4"), Reduce("v6", "sum", "v5", "float32"),
+        op("v7", "div", "v6", "v2"),
+        op("v8", "add", "v7", 1e-5), op("v9", "rsqrt", "v8"), op("v10", "mul", "v4", "v9"),
+        Load("v11", 1, ("//", ROW, p(2))),
         op("v12", "mul", "v10", "v11"), Store(2, rows_of(3), "v12"),
     ]  # fmt: skip
     h = x.double()
@@ -229,7 +252,8 @@ def cross_entropy(rows: int, n: int) -> Case:
     body: list[Statement] = [
         Load("t0", 1, D0), CheckedIndex("t1", "t0", p(1), False), Load("t2", 0, add(mul(D0, p(2)), ("v", "t1"))),
         Load("v0", 0, rows_of(2)), Reduce("v1", "max", "v0", "float32"), op("v2", "sub", "v0", "v1"), op("v3", "exp", "v2"),
-        Reduce("v4", "sum", "v3", "float32"), op("v5", "log", "v4"), op("v6", "add", "v5", "v1"), op("v7", "sub", "v6", "t2"),
+        Reduce("v4", "sum", "v3", "float32"), op("v5", "log", "v4"), op("v6", "add", "v5", "v1"),
+        op("v7", "sub", "v6", "t2"),
         Store(2, D0, "v7"),
     ]  # fmt: skip
     expected = torch.nn.functional.cross_entropy(x.double(), target, reduction="none")
@@ -250,12 +274,15 @@ def causal_softmax(rows: int, n: int) -> Case:
     """Softmax of ``where(row <= d0, x, -inf)``: a mask by position."""
     x = draw(rows, n)
     body: list[Statement] = [
-        Load("v0", 0, rows_of(2)), IndexValue("i", ROW), IndexValue("q", D0), op("m", "le", "i", "q", dtype="bool", compute="int64"),
+        Load("v0", 0, rows_of(2)), IndexValue("i", ROW), IndexValue("q", D0),
+        op("m", "le", "i", "q", dtype="bool", compute="int64"),
         op("v1", "where", "m", "v0", float("-inf")), Reduce("v2", "max", "v1", "float32"), op("v3", "sub", "v1", "v2"),
         op("v4", "exp", "v3"), Reduce("v5", "sum", "v4", "float32"), op("v6", "div", "v4", "v5"), Store(1, rows_of(2), "v6"),
     ]  # fmt: skip
     masked = x.double().masked_fill(torch.arange(n)[None, :] > torch.arange(rows)[:, None], float("-inf"))
-    return make_case("causal_softmax", "row", _row_part(body), [rows, n, n], [x], [torch.softmax(masked, -1)], [torch.float32])
+    return make_case(
+        "causal_softmax", "row", _row_part(body), [rows, n, n], [x], [torch.softmax(masked, -1)], [torch.float32]
+    )
 
 
 def embed_norm(tokens: int, n: int, vocabulary: int = 50) -> Case:
@@ -269,13 +296,17 @@ def embed_norm(tokens: int, n: int, vocabulary: int = 50) -> Case:
     ]  # fmt: skip
     rows = table[ids]
     expected = rows / rows.abs().amax(-1, keepdim=True)
-    return make_case("embed_norm", "row", _row_part(body), [tokens, n, vocabulary, n, n], [ids, table], [expected], [torch.float32])
+    return make_case(
+        "embed_norm", "row", _row_part(body), [tokens, n, vocabulary, n, n], [ids, table], [expected], [torch.float32]
+    )
 
 
 # -- pointwise programs ---------------------------------------------------------------------------------------------
 
 
-def flat(n: int, fn: Callable[[torch.Tensor], torch.Tensor], body: list[Statement], x: torch.Tensor, out: torch.dtype, name: str) -> Case:
+def flat(
+    n: int, fn: Callable[[torch.Tensor], torch.Tensor], body: list[Statement], x: torch.Tensor, out: torch.dtype, name: str
+) -> Case:
     """One contiguous input to one contiguous output; the body reads ``v0`` and defines ``y``."""
     full: list[Statement] = [Load("v0", 0, D0), *body, Store(1, D0, "y")]
     return make_case(name, "pointwise", [Part(("p0",), None, tuple(full))], [n], [x], [fn(x)], [out])
@@ -319,7 +350,8 @@ def compare(n: int) -> Case:
     x = draw(n)
     x[:: max(1, n // 3)] = float("nan")
     body: list[Statement] = [
-        op("a", "gt", "v0", 0.5, dtype="bool"), op("b", "isnan", "v0", dtype="bool"), op("y", "or", "a", "b", dtype="bool", compute="bool"),
+        op("a", "gt", "v0", 0.5, dtype="bool"), op("b", "isnan", "v0", dtype="bool"),
+        op("y", "or", "a", "b", dtype="bool", compute="bool"),
     ]  # fmt: skip
     return flat(n, lambda v: (v > 0.5) | v.isnan(), body, x, torch.bool, "compare")
 
@@ -333,14 +365,27 @@ def bias_add(rows: int, n: int) -> Case:
         Load("v0", 0, add(mul(D0, p(2)), D1)), Load("v1", 1, D1), op("v2", "add", "v0", "v1"), op("v3", "max", "v2", 0.0),
         Store(2, add(mul(D0, p(3)), D1), "v3"),
     ]  # fmt: skip
-    return make_case("bias_add", "pointwise", [Part(("p0", "p1"), None, tuple(body))], [rows, n, n, n], [x, b], [torch.relu(x + b)], [torch.float32])
+    return make_case(
+        "bias_add",
+        "pointwise",
+        [Part(("p0", "p1"), None, tuple(body))],
+        [rows, n, n, n],
+        [x, b],
+        [torch.relu(x + b)],
+        [torch.float32],
+    )
 
 
 def channel_scale(batch: int, channels: int, hw: int) -> Case:
     """``[N, C, HW] * [C]`` in float16."""
     x, w = draw(batch, channels, hw, dtype=torch.float16), draw(channels, dtype=torch.float16, seed=1)
     place = add(mul(D0, p(3)), mul(D1, p(4)), D2)
-    body: list[Statement] = [Load("v0", 0, place), Load("v1", 1, D1), op("v2", "mul", "v0", "v1", dtype="float16"), Store(2, place, "v2")]
+    body: list[Statement] = [
+        Load("v0", 0, place),
+        Load("v1", 1, D1),
+        op("v2", "mul", "v0", "v1", dtype="float16"),
+        Store(2, place, "v2"),
+    ]
     part = Part(("p0", "p1", "p2"), None, tuple(body))
     dims = [batch, channels, hw, channels * hw, hw]
     return make_case("channel_scale", "pointwise", [part], dims, [x, w], [x * w[:, None]], [torch.float16])
@@ -349,8 +394,14 @@ def channel_scale(batch: int, channels: int, hw: int) -> Case:
 def transposed(rows: int, n: int) -> Case:
     """``x.t() + 1`` to a contiguous result: a strided read."""
     x = draw(n, rows).t()
-    body: list[Statement] = [Load("v0", 0, add(D0, mul(D1, p(2)))), op("v1", "add", "v0", 1.0), Store(1, add(mul(D0, p(1)), D1), "v1")]
-    return make_case("transposed", "pointwise", [Part(("p0", "p1"), None, tuple(body))], [rows, n, rows], [x], [x + 1], [torch.float32])
+    body: list[Statement] = [
+        Load("v0", 0, add(D0, mul(D1, p(2)))),
+        op("v1", "add", "v0", 1.0),
+        Store(1, add(mul(D0, p(1)), D1), "v1"),
+    ]
+    return make_case(
+        "transposed", "pointwise", [Part(("p0", "p1"), None, tuple(body))], [rows, n, rows], [x], [x + 1], [torch.float32]
+    )
 
 
 def concat(rows: int, left: int, right: int, dtype: torch.dtype = torch.bfloat16) -> Case:
@@ -364,7 +415,9 @@ def concat(rows: int, left: int, right: int, dtype: torch.dtype = torch.bfloat16
         op("v3", "where", "m", "v2", "v1", dtype=t), Store(2, add(mul(D0, p(1)), D1), "v3"),
     ]  # fmt: skip
     dims = [rows, left + right, left, right]
-    return make_case("concat", "pointwise", [Part(("p0", "p1"), None, tuple(body))], dims, [a, b], [torch.cat((-b, a), -1)], [dtype])
+    return make_case(
+        "concat", "pointwise", [Part(("p0", "p1"), None, tuple(body))], dims, [a, b], [torch.cat((-b, a), -1)], [dtype]
+    )
 
 
 def gather(tokens: int, n: int, vocabulary: int = 50) -> Case:
@@ -384,7 +437,11 @@ def two_parts(n: int, m: int) -> Case:
     """Two independent spaces in one launch: ``exp(x)`` and ``y * y`` in other sizes and types."""
     x, y = draw(n), draw(m, dtype=torch.float64)
     first = Part(("p0",), None, (Load("v0", 0, D0), op("v1", "exp", "v0"), Store(2, D0, "v1")))
-    second = Part(("p1",), None, (Load("w0", 1, D0), op("w1", "mul", "w0", "w0", dtype="float64", compute="float64"), Store(3, D0, "w1")))
+    second = Part(
+        ("p1",),
+        None,
+        (Load("w0", 1, D0), op("w1", "mul", "w0", "w0", dtype="float64", compute="float64"), Store(3, D0, "w1")),
+    )
     expected = [torch.exp(x.double()), y * y]
     return make_case("two_parts", "pointwise", [first, second], [n, m], [x, y], expected, [torch.float32, torch.float64])
 

@@ -30,7 +30,12 @@ def test_candidates_hold_together(build, device):
     assert found
     assert len({c.digest for c in found}) == len(found)
     for c in found:
-        assert (c.backend, c.origin, c.problem, c.program) == (device.type, Origin.TEMPLATE, case.problem.digest, case.lowered.program.digest)
+        assert (c.backend, c.origin, c.problem, c.program) == (
+            device.type,
+            Origin.TEMPLATE,
+            case.problem.digest,
+            case.lowered.program.digest,
+        )
         assert 1 <= len(c.configs) <= 6
         assert c.configs[0].align_bytes <= 8
         assert all(c.statics[p] == case.lowered.value(p) for p in c.statics)

@@ -39,8 +39,18 @@ OPS = {
     "plain on the CPU": (Op("y", "add", ("x", 1.0), F32, F32), {"x": F32}, "cpu", "(x + 1.0f)"),
     "never fused on CUDA": (Op("y", "add", ("x", 1.0), F32, F32), {"x": F32}, "cuda", "forge_add(x, 1.0f)"),
     "rounded to bf16": (Op("y", "mul", ("x", "x"), "bfloat16", F32), {"x": "bfloat16"}, "cpu", "forge_round_bf16((x * x))"),
-    "a choice of bf16 is exact": (Op("y", "max", ("x", 0.5), "bfloat16", F32), {"x": "bfloat16"}, "cpu", "forge_max(x, 0.5f)"),
-    "but not with 0.1": (Op("y", "max", ("x", 0.1), "bfloat16", F32), {"x": "bfloat16"}, "cpu", "forge_round_bf16(forge_max(x, 0.1f))"),
+    "a choice of bf16 is exact": (
+        Op("y", "max", ("x", 0.5), "bfloat16", F32),
+        {"x": "bfloat16"},
+        "cpu",
+        "forge_max(x, 0.5f)",
+    ),
+    "but not with 0.1": (
+        Op("y", "max", ("x", 0.1), "bfloat16", F32),
+        {"x": "bfloat16"},
+        "cpu",
+        "forge_round_bf16(forge_max(x, 0.1f))",
+    ),
     "int8 wraps": (Op("y", "add", ("x", 1), "int8", "int8"), {"x": "int8"}, "cpu", "int32_t(int8_t(forge_add(x, 1)))"),
     "int to float": (Op("y", "div", ("x", 2), F32, F32), {"x": "int64"}, "cpu", "(float(x) / 2.0f)"),
     "float to bool": (Op("y", "cast", ("x",), "bool", F32), {"x": F32}, "cpu", "(x != 0)"),
@@ -52,7 +62,12 @@ OPS = {
     "not": (Op("y", "not", ("c",), "bool", "bool"), {"c": "bool"}, "cpu", "(!c)"),
     "bool sum is or": (Op("y", "add", ("c", "c"), "bool", "bool"), {"c": "bool"}, "cpu", "(c | c)"),
     "shift knows its width": (Op("y", "shl", ("x", 3), "int32", "int32"), {"x": "int32"}, "cpu", "forge_int_shl(x, 3, 32)"),
-    "compares in the compute type": (Op("y", "lt", ("x", "k"), "bool", F32), {"x": "bfloat16", "k": "int32"}, "cuda", "(x < float(k))"),
+    "compares in the compute type": (
+        Op("y", "lt", ("x", "k"), "bool", F32),
+        {"x": "bfloat16", "k": "int32"},
+        "cuda",
+        "(x < float(k))",
+    ),
 }
 
 
@@ -94,13 +109,16 @@ def test_stored(have, tensor, unrounded, text):
     assert stored("x", tensor, scope) == text
 
 
-@pytest.mark.parametrize(("name", "expected"), [("v1", "v1"), ("row", "v_row"), ("p0", "v_p0"), ("a.b", "v_a_b"), ("double", "v_double")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("v1", "v1"), ("row", "v_row"), ("p0", "v_p0"), ("a.b", "v_a_b"), ("double", "v_double")]
+)
 def test_c_name(name, expected):
     assert c_name(name) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "fits"), [(0.5, "bfloat16", True), (0.1, "bfloat16", False), (65504.0, "float16", True), (65505.0, "float16", False)]
+    ("value", "dtype", "fits"),
+    [(0.5, "bfloat16", True), (0.1, "bfloat16", False), (65504.0, "float16", True), (65505.0, "float16", False)],
 )
 def test_fits_half(value, dtype, fits):
     assert fits_half(value, dtype) is fits

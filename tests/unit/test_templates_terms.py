@@ -69,7 +69,8 @@ def test_comparing_a_position_with_a_bound(fn, bound, width, level):
 def test_levels_of_a_gathered_row():
     body = [
         Load("k", 0, D0), CheckedIndex("i", "k", P2, True), Load("x", 1, ("+", ("*", ("v", "i"), P1), ROW)),
-        Load("w", 2, ("//", ROW, 16)), Op("y", "mul", ("x", "w"), "float32", "float32"), Store(3, ("+", ("*", D0, P1), ROW), "y"),
+        Load("w", 2, ("//", ROW, 16)), Op("y", "mul", ("x", "w"), "float32", "float32"),
+        Store(3, ("+", ("*", D0, P1), ROW), "y"),
     ]  # fmt: skip
     found = analyse(body, Along(ROW, 4, {}))
     assert found.level == {"k": Level.ROW, "i": Level.ROW, "x": Level.LANE, "w": Level.GROUP, "y": Level.LANE}

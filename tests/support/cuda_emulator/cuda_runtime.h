@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
-#include <immintrin.h>
 #include <vector>
 #include "forge.h"
 
@@ -32,7 +31,8 @@ enum { EMULATOR_DEADLOCK = 9001, EMULATOR_MISALIGNED = 9002, EMULATOR_TRAP = 900
 struct Meeting { int arrived = 0, generation = 0; };
 struct Emulator {
   std::vector<ucontext_t> fibers;
-  std::vector<char> stacks, finished;
+  std::vector<char> finished;
+  char* stacks = nullptr; /* not cleared: a thousand stacks, of which a page or two are used */
   ucontext_t scheduler;
   int current = 0, size = 0, error = 0, progress = 0;
   Meeting block;
@@ -71,7 +71,7 @@ static int emulator_block(int threads) {
   constexpr size_t kStack = 128 << 10;
   e.size = threads;
   e.fibers.resize(threads);
-  e.stacks.resize(kStack * threads);
+  if (!e.stacks) e.stacks = static_cast<char*>(malloc(kStack * 1024));
   e.finished.assign(threads, 0);
   e.warps.assign((threads + 31) / 32, Meeting());
   e.slots.assign(threads + 32, 0);
@@ -79,7 +79,7 @@ static int emulator_block(int threads) {
   e.error = 0;
   for (int i = 0; i < threads; ++i) {
     getcontext(&e.fibers[i]);
-    e.fibers[i].uc_stack.ss_sp = e.stacks.data() + kStack * i;
+    e.fibers[i].uc_stack.ss_sp = e.stacks + kStack * i;
     e.fibers[i].uc_stack.ss_size = kStack;
     e.fibers[i].uc_link = &e.scheduler;
     makecontext(&e.fibers[i], emulator_fiber, 0);
@@ -153,8 +153,17 @@ static inline uint16_t emulated_to_bf16(float v) {
   const uint32_t u = __float_as_uint(v);
   return uint16_t(v != v ? 0x7fffu : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
-static inline uint16_t emulated_to_f16(float v) { return uint16_t(_cvtss_sh(v, 0)); }
-static inline float emulated_from_f16(uint16_t bits) { return _cvtsh_ss(bits); }
+static inline uint16_t emulated_to_f16(float v) {
+  const _Float16 half = _Float16(v);
+  uint16_t bits;
+  memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+static inline float emulated_from_f16(uint16_t bits) {
+  _Float16 half;
+  memcpy(&half, &bits, sizeof half);
+  return float(half);
+}
 
 /* In place of the launch. */
 template <class Args> struct EmulatedCall { void (*kernel)(Args); const Args* args; };

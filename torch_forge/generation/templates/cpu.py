@@ -22,6 +22,8 @@ STACK_BYTES = 64 << 10
 """Scratch rows up to this size live on the thread's stack."""
 TASK = 16384
 """Elements of a long pointwise row that make one task."""
+CROSSED_TASK = 16
+"""The same where each stretch of the row is run through once per element of another dimension (``crossing``)."""
 
 
 def pointwise(job: Job) -> list[Candidate]:
@@ -88,7 +90,7 @@ def _part(w: Writer, job: Job, plan: RowLoops, k: int, statics: dict[str, int]) 
         w.line("int failed = 0;")
         _scratch(w, job, plan)
         if splits:
-            w.line(f"const int64_t spans = ({part.row or '1'} + {TASK - 1}) / {TASK};")
+            w.line(f"const int64_t spans = {_spans(plan)};")
         with w.block("for (int64_t task = first; task < last; ++task)"):
             _task(w, plan, splits=splits)
         if plan.streamed:
@@ -99,12 +101,18 @@ def _part(w: Writer, job: Job, plan: RowLoops, k: int, statics: dict[str, int]) 
     with w.block(f"static int part{k}(const ForgeTensor* in, const ForgeTensor* out, const int64_t* dims, int64_t threads)"):
         for t in tensors:
             tensor = job.lowered.program.tensors[t]
-            w.line(f"{_pointer_type(job, t)} const {job.pointer(t)} = static_cast<{_pointer_type(job, t)}>({tensor.role}[{tensor.position}].data);")
-        for p in sorted({*params, *part.outer, *([part.row] if part.row else []), *_checked_sizes(part)} - set(statics), key=_order(job)):
+            w.line(
+                f"{_pointer_type(job, t)} const {job.pointer(t)} = "
+                f"static_cast<{_pointer_type(job, t)}>({tensor.role}[{tensor.position}].data);"
+            )
+        for p in sorted(
+            {*params, *part.outer, *([part.row] if part.row else []), *_checked_sizes(part)} - set(statics), key=_order(job)
+        ):
             w.line(f"const int64_t {p} = dims[{job.lowered.program.params.index(p)}];")
         w.line(f"const int64_t rows = {' * '.join(part.outer) or '1'};")
-        w.line(f"const int64_t tasks = rows * (({part.row or '1'} + {TASK - 1}) / {TASK});" if splits else "const int64_t tasks = rows;")
-        w.line("if (tasks == 0) return FORGE_OK;")
+        w.line(f"if (rows == 0{f' || {part.row} == 0' if splits and part.row else ''}) return FORGE_OK;")
+        crossed = f" / {part.outer[plan.crossed]}" if plan.crossed is not None else ""
+        w.line(f"const int64_t tasks = rows{crossed} * ({_spans(plan)});" if splits else "const int64_t tasks = rows;")
         for size in _checked_sizes(part):
             w.line(f"if ({size} == 0) return FORGE_INDEX_ERROR;  // nothing can be indexed")
         w.line(f"const int team = forge_team(threads, tasks, rows * {part.row or '1'} * {_row_cost(job, plan)});")
@@ -118,6 +126,12 @@ def _part(w: Writer, job: Job, plan: RowLoops, k: int, statics: dict[str, int]) 
     w.line()
 
 
+def _spans(plan: RowLoops) -> str:
+    """How many tasks a pointwise row is cut into, in C."""
+    length = TASK if plan.crossed is None else CROSSED_TASK
+    return f"({plan.part.row} + {length - 1}) / {length}" if plan.part.row else "1"
+
+
 def _order(job: Job) -> Callable[[str], int]:
     return job.lowered.program.params.index
 
@@ -127,7 +141,10 @@ def _arguments(job: Job, plan: RowLoops, statics: dict[str, int]) -> tuple[list[
     statements = [s for stage in plan.schedule.stages for s in (*stage.row_body, *stage.body)] + list(plan.schedule.row_end)
     tensors = sorted({s.tensor for s in statements if isinstance(s, (Load, Store))})
     part = plan.part
-    used = params_of(Part(part.outer[1:], part.row, tuple(statements))) | ({part.outer[0]} & params_of(Part((), None, tuple(statements))) if part.outer else set())
+    inner = part.outer[1:] if plan.crossed != 0 else part.outer
+    used = params_of(Part(inner, part.row, tuple(statements))) | (
+        {part.outer[0]} & params_of(Part((), None, tuple(statements))) if part.outer else set()
+    )
     return tensors, [p for p in job.lowered.program.params if p in used and p not in statics]
 
 
@@ -182,20 +199,29 @@ def _element(ctype: str) -> str:
 def _task(w: Writer, plan: RowLoops, *, splits: bool) -> None:
     """Which row, which part of it, then the loops."""
     outer, length = plan.part.outer, plan.part.row or "1"
-    if len(outer) == 1:
-        w.line(f"const int64_t d0 = {'task / spans' if splits else 'task'};")
-    elif outer:
-        w.line(f"int64_t rest = {'task / spans' if splits else 'task'};")
-        for k in reversed(range(1, len(outer))):
+    numbered = [k for k in range(len(outer)) if k != plan.crossed]
+    number = "task / spans" if splits else "task"
+    if len(numbered) == 1:
+        w.line(f"const int64_t d{numbered[0]} = {number};")
+    elif numbered:
+        w.line(f"int64_t rest = {number};")
+        for k in reversed(numbered[1:]):
             w.line(f"const int64_t d{k} = rest % {outer[k]};")
             w.line(f"rest /= {outer[k]};")
-        w.line("const int64_t d0 = rest;")
-    if splits:
-        w.line(f"const int64_t begin = task % spans * {TASK};")
-        w.line(f"const int64_t end = begin + {TASK} < {length} ? begin + {TASK} : {length};")
-    else:
+        w.line(f"const int64_t d{numbered[0]} = rest;")
+    if not splits:
         w.line(f"constexpr int64_t begin = 0, end = {length};")
-    plan.emit(w)
+        plan.emit(w)
+        return
+    stretch = TASK if plan.crossed is None else CROSSED_TASK
+    w.line(f"const int64_t begin = task % spans * {stretch};")
+    w.line(f"const int64_t end = begin + {stretch} < {length} ? begin + {stretch} : {length};")
+    if plan.crossed is None:
+        plan.emit(w)
+        return
+    w.line("// A stretch of the row at a time, so that the cache lines read across it are used whole.")
+    with w.block(f"for (int64_t d{plan.crossed} = 0; d{plan.crossed} < {outer[plan.crossed]}; ++d{plan.crossed})"):
+        plan.emit(w)
 
 
 def _entry(w: Writer, parts: int, stream: bool) -> None:

@@ -9,20 +9,36 @@ the order is fixed, and the error no worse than eager's cascade.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch_forge.generation.templates.expressions import (
-    REGISTER, Names, c_name, convert, index_text, literal, op_text, round_to, stored,
+    REGISTER,
+    Names,
+    c_name,
+    convert,
+    index_text,
+    literal,
+    op_text,
+    round_to,
+    stored,
 )  # fmt: skip
 from torch_forge.generation.templates.facts import Job
-from torch_forge.generation.templates.folds import CPU_FOLD, accumulator_type, fold, identity, is_arg, total_type
-from torch_forge.generation.templates.lanes import PERIOD, Lanes, Level, analyse
-from torch_forge.generation.templates.schedule import Keeping, Schedule, Stage, live, schedule
-from torch_forge.generation.templates.terms import Along, Step, atoms, substitute, terms
+from torch_forge.generation.templates.folds import (
+    CPU_FOLD,
+    accumulator_type,
+    fold,
+    identity,
+    is_arg,
+    total_type,
+    truth_or_value,
+)
+from torch_forge.generation.templates.forms import periodic, row_form
+from torch_forge.generation.templates.lanes import Lanes, Level, analyse, crossing, idle_positions
+from torch_forge.generation.templates.schedule import Keeping, Schedule, Stage, live, name_of, schedule
+from torch_forge.generation.templates.terms import ROW, Along, Step, atoms, terms
 from torch_forge.generation.templates.writer import Writer
 from torch_forge.records.program import CheckedIndex, Index, IndexValue, Load, Op, Part, Reduce, Scan, Statement, Store
 
-ROW: Index = ("row",)
 BLOCK = 2048
 """Elements summed in lanes before the lanes are folded: at most 64 roundings in a chain with 32 lanes."""
 CHUNK = 1024
@@ -30,49 +46,7 @@ CHUNK = 1024
 RECOMPUTE_BELOW = 8
 """A value cheaper than this many additions is computed again rather than kept in the scratch row."""
 MOST_CUTS = 6
-CPU_KEEPING = Keeping(across_passes=True, worth=lambda cost, loads: cost >= RECOMPUTE_BELOW)
-
-
-def row_form(part: Part) -> Part:
-    """A pointwise part with its last outer dimension as the row; other parts as they are."""
-    if part.row is not None or not part.outer:
-        return part
-    last: Index = ("d", len(part.outer) - 1)
-    body = tuple(_with_index(s, lambda index: substitute(index, last, ROW)) for s in part.body)
-    return Part(part.outer[:-1], part.outer[-1], body)
-
-
-def periodic(part: Part) -> tuple[Part, Index | None]:
-    """The part with ``row // q`` as one value, and q, if that is the only division of the row variable."""
-    found = {e[2] for s in part.body for index in _index_of(s) for e in _divisions(index) if e[1] == ROW}
-    if len(found) != 1 or any(a[0] != "p" for q in found for a in atoms(q)):
-        return part, None
-    q = next(iter(found))
-    number: Index = ("v", PERIOD)
-
-    def cut(index: Index) -> Index:
-        index = substitute(index, ("//", ROW, q), number)
-        return substitute(index, ("%", ROW, q), ("+", ROW, ("*", -1, q, number)))
-
-    body = tuple(_with_index(s, cut) for s in part.body)
-    return replace(part, body=(IndexValue(PERIOD, ("//", ROW, q)), *body)), q
-
-
-def _divisions(index: Index) -> list[Index]:
-    if isinstance(index, int) or index[0] in ("p", "d", "row", "v"):
-        return []
-    inner = [e for operand in index[1:] for e in _divisions(operand)]
-    return [index, *inner] if index[0] in ("//", "%") else inner
-
-
-def _index_of(s: Statement) -> tuple[Index, ...]:
-    return (s.index,) if isinstance(s, (Load, Store, IndexValue)) else (s.size,) if isinstance(s, CheckedIndex) else ()
-
-
-def _with_index(s: Statement, change: Callable[[Index], Index]) -> Statement:
-    if isinstance(s, (Load, Store, IndexValue)):
-        return replace(s, index=change(s.index))
-    return replace(s, size=change(s.size)) if isinstance(s, CheckedIndex) else s
+CPU_KEEPING = Keeping(across_passes=True, worth=lambda cost, _: cost >= RECOMPUTE_BELOW)
 
 
 @dataclass
@@ -90,6 +64,8 @@ class RowLoops:
     """Reduction lanes."""
     streamed: frozenset[int] = frozenset()
     """``id`` of the stores that have a streaming form."""
+    crossed: int | None = None
+    """The outer dimension that is run through inside each stretch of the row, or None."""
 
     @classmethod
     def plan(cls, job: Job, part: Part, names: Callable[[tuple[Statement, ...]], Names], *, stream: bool) -> RowLoops:
@@ -103,15 +79,30 @@ class RowLoops:
         lanes = analyse(body, along, any_bound=masked)
         if len(lanes.bounds) > MOST_CUTS:
             lanes = analyse(body, along)
+        splits = not any(stage.reduces or stage.scans for stage in found.stages)
+        crossed = crossing(part, job.size) if splits else None
+        stream = stream and crossed is None
         last = found.stages[-1] if found.stages else None
         plain = stream and last is not None and not last.reduces and not last.scans
         streamed = frozenset(
-            id(s) for s in (last.body if plain and last else ()) if isinstance(s, Store) and lanes.pattern[id(s)].step is Step.ONE
+            id(s)
+            for s in (last.body if plain and last else ())
+            if isinstance(s, Store) and lanes.pattern[id(s)].step is Step.ONE
         )
         length = job.size(part.row) if part.row else 1
-        return cls(job, part, period, names(body), found, lanes, 32 if length >= 256 else 16 if length >= 64 else 8, streamed)
+        return cls(
+            job,
+            part,
+            period,
+            names(body),
+            found,
+            lanes,
+            32 if length >= 256 else 16 if length >= 64 else 8,
+            streamed,
+            crossed,
+        )
 
-    # -- memory between stages --------------------------------------------------------------------------------------
+    # -- memory between stages -------------------------------------------------------------------------------
 
     def scratch(self) -> list[tuple[str, str]]:
         """(name, C type) of each scratch row."""
@@ -123,7 +114,7 @@ class RowLoops:
     def _kept(value: str) -> str:
         return f"row_{c_name(value)}"
 
-    # -- emission ---------------------------------------------------------------------------------------------------
+    # -- emission --------------------------------------------------------------------------------------------
 
     def emit(self, w: Writer) -> None:
         """All stages, over ``[begin, end)`` of the row; outer loop variables ``d0`` ... are in scope."""
@@ -152,7 +143,7 @@ class RowLoops:
         for scan in stage.scans:
             self._scan(w, scan)
 
-    # -- cutting the row ----------------------------------------------------------------------------------------------
+    # -- cutting the row -------------------------------------------------------------------------------------
 
     def _cut_lines(self, scope: Names) -> list[str]:
         """Statements that shorten ``stop`` to the next place where a group-level value changes."""
@@ -182,7 +173,7 @@ class RowLoops:
                 group.text[s.name] = scope.text[s.name]
         return group
 
-    # -- loops over a cut ---------------------------------------------------------------------------------------------------
+    # -- loops over a cut ------------------------------------------------------------------------------------
 
     def _segment(self, w: Writer, stage: Stage, scope: Names, begin: str, end: str) -> None:
         for name in stage.reads:
@@ -233,8 +224,10 @@ class RowLoops:
     def _lane_body(self, w: Writer, stage: Stage, outside: Names) -> None:
         scope = outside.copy()
         streamed = [s for s in stage.body if id(s) in self.streamed]
+        elsewhere = (*stage.keeps, *(r.arg for r in stage.reduces), *(r.arg for r in stage.scans))
+        idle = idle_positions(stage.body, self.lanes, elsewhere)
         for s in stage.body:
-            if self._level(s) is not Level.LANE:
+            if self._level(s) is not Level.LANE or name_of(s) in idle:
                 continue
             if isinstance(s, Store) and id(s) in self.streamed:
                 w.line(f"to{streamed.index(s)}[row - chunk] = {self._stored(s, scope)};")
@@ -245,7 +238,7 @@ class RowLoops:
         for scan in stage.scans:
             w.line(f"{self._kept(scan.name)}[row] = {scope.as_type(scan.arg, REGISTER[scan.dtype])};")
 
-    # -- reductions -----------------------------------------------------------------------------------------------------------
+    # -- reductions ------------------------------------------------------------------------------------------
 
     def _open_reduce(self, w: Writer, r: Reduce) -> None:
         name = c_name(r.name)
@@ -264,8 +257,8 @@ class RowLoops:
     def _accumulate(self, w: Writer, r: Reduce, scope: Names) -> None:
         name, ctype = c_name(r.name), accumulator_type(r)
         if not is_arg(r):
-            value = scope.as_type(r.arg, "bool" if r.fn in ("any", "all") else ctype)
-            w.line(f"{name}_lanes[lane] = {fold(r, f'{name}_lanes[lane]', convert(value, 'bool', ctype) if r.fn in ('any', 'all') else value)};")
+            value = truth_or_value(scope, r, ctype)
+            w.line(f"{name}_lanes[lane] = {fold(r, f'{name}_lanes[lane]', value)};")
             return
         # A lane sees its positions in order, so the first of equals stays without a look at positions.
         beats = "forge_arg_rises" if r.fn == "argmax" else "forge_arg_falls"
@@ -289,7 +282,9 @@ class RowLoops:
 
     def _close_reduce(self, w: Writer, r: Reduce) -> None:
         name = c_name(r.name)
-        result = f"int64_t({name}_total_at)" if is_arg(r) else convert(f"{name}_total", total_type(r), self.names.ctype(r.name))
+        result = (
+            f"int64_t({name}_total_at)" if is_arg(r) else convert(f"{name}_total", total_type(r), self.names.ctype(r.name))
+        )
         w.line(f"const {self.names.ctype(r.name)} {name} = {result};")
 
     def _position_type(self) -> str:
@@ -305,10 +300,13 @@ class RowLoops:
         with w.block(""):
             w.line(f"{compute} running = {literal(0 if scan.fn == 'sum' else 1, compute)};")
             with w.block("for (int64_t row = begin; row < end; ++row)"):
-                w.line(f"running = forge_{'add' if scan.fn == 'sum' else 'mul'}(running, {convert(f'{row}[row]', REGISTER[scan.dtype], compute)});")
+                w.line(
+                    f"running = forge_{'add' if scan.fn == 'sum' else 'mul'}(running, "
+                    f"{convert(f'{row}[row]', REGISTER[scan.dtype], compute)});"
+                )
                 w.line(f"{row}[row] = {round_to('running', compute, scan.dtype)};")
 
-    # -- statements --------------------------------------------------------------------------------------------------------------
+    # -- statements ------------------------------------------------------------------------------------------
 
     def _level(self, s: Statement) -> Level:
         return Level.LANE if isinstance(s, (Store, Reduce, Scan)) else self.lanes.level[s.name]

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from torch_forge.generation.templates.lanes import Lanes, analyse
 from torch_forge.generation.templates.schedule import live
-from torch_forge.generation.templates.terms import Along, Step
+from torch_forge.generation.templates.terms import ROW, Along, Step
 from torch_forge.records.program import Index, Load, Part, Store
 from torch_forge.records.tensors import DTYPES
 
-ROW: Index = ("row",)
 WIDTHS = (16, 8, 4, 2)
 MOST_CONFIGS = 6
 REGISTER_BYTES = 256
@@ -60,11 +59,16 @@ def vectors(parts: list[Part], dtypes: tuple[str, ...], statics: Mapping[str, in
 
     exact: a parameter that the width must divide (the row length), if it is compiled in.
     """
-    smallest = _element_bytes(parts, dtypes, min)
-    largest = _element_bytes(parts, dtypes, max)
-    limit = min(16 // smallest, 8 if largest > 1 else 16)
+    sizes = [
+        DTYPES[dtypes[s.tensor]].nbytes
+        for part in parts
+        for s in part.body
+        if isinstance(s, (Load, Store)) and _moves(s.index)
+    ]
+    limit = min(16 // min(sizes, default=4), 8 if max(sizes, default=4) > 1 else 16)
+    row = statics.get(exact) if exact is not None else None
     options = []
-    for width in (*(w for w in WIDTHS if w <= limit and (exact not in statics or statics[str(exact)] % w == 0)), 1):
+    for width in (*(w for w in WIDTHS if w <= limit and (row is None or row % w == 0)), 1):
         lanes = [analyse(live(part.body), Along(ROW, width, statics)) for part in parts]
         options.append((sum(lane.contiguous for lane in lanes), width, lanes))
     best = max(options, key=lambda option: (option[0], option[1]))
@@ -73,13 +77,8 @@ def vectors(parts: list[Part], dtypes: tuple[str, ...], statics: Mapping[str, in
     return [Vectors(best[1], lanes) for lanes in best[2]]
 
 
-def _element_bytes(parts: list[Part], dtypes: tuple[str, ...], choose: type | object) -> int:
-    sizes = [DTYPES[dtypes[s.tensor]].nbytes for part in parts for s in part.body if isinstance(s, (Load, Store)) and _moves(s.index)]
-    assert callable(choose)
-    return int(choose(sizes)) if sizes else 4
-
-
 def _moves(index: Index) -> bool:
+    """Whether the row variable changes which element is accessed."""
     return Along(ROW, 1, {}).pattern(index).step is not Step.NONE
 
 
@@ -90,7 +89,7 @@ def row_launches(n: int, widths: list[int], live_bytes: int, rows: int, units: i
         return []
     wide = [launch for w in widths for launch in _ranked(n, w, live_bytes, rows, units)]
     wide.sort(key=lambda launch: _badness(n, launch, rows, units))
-    rest = wide if wide else scalar[1:]
+    rest = wide or scalar[1:]
     return [scalar[0], *rest[: MOST_CONFIGS - 1]]
 
 
@@ -100,7 +99,11 @@ def _ranked(n: int, width: int, live_bytes: int, rows: int, units: int) -> list[
     for threads in TEAMS:
         count = math.ceil(groups / threads)
         limit = REGISTER_BYTES if threads <= 512 else WIDE_BLOCK_BYTES
-        if count * width * live_bytes > limit or count > (32 if width == 1 else 8) or (threads > 32 and threads >= groups + 32):
+        if (
+            count * width * live_bytes > limit
+            or count > (32 if width == 1 else 8)
+            or (threads > 32 and threads >= groups + 32)
+        ):
             continue
         found.append(Launch(threads, width, count, max(1, SMALL_TEAM_BLOCK // threads) if threads <= 32 else 1))
     return sorted(found, key=lambda launch: _badness(n, launch, rows, units))

@@ -10,17 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torch_forge.generation.templates.expressions import (
-    HALVES, REGISTER, Names, c_name, convert, index_text, literal, op_text, round_to, stored,
+    HALVES,
+    REGISTER,
+    Names,
+    c_name,
+    convert,
+    index_text,
+    literal,
+    op_text,
+    round_to,
+    stored,
 )  # fmt: skip
 from torch_forge.generation.templates.facts import Job
-from torch_forge.generation.templates.folds import CUDA_FOLD, accumulator_type, identity, is_arg
-from torch_forge.generation.templates.lanes import Lanes, Level
+from torch_forge.generation.templates.folds import CUDA_FOLD, accumulator_type, is_arg, truth_or_value
+from torch_forge.generation.templates.lanes import Lanes, Level, idle_positions
 from torch_forge.generation.templates.schedule import name_of, uses
-from torch_forge.generation.templates.terms import Step
+from torch_forge.generation.templates.terms import ROW, Step
 from torch_forge.generation.templates.writer import Writer
 from torch_forge.records.program import CheckedIndex, Index, IndexValue, Load, Op, Part, Reduce, Scan, Statement, Store
-
-ROW: Index = ("row",)
 
 
 @dataclass
@@ -53,11 +60,8 @@ class Tile:
 
     def hoistable(self, body: tuple[Statement, ...]) -> list[Load]:
         """Loads whose address and mask do not depend on anything that differs between lanes."""
-        found = []
-        for s in body:
-            if isinstance(s, Load) and self._per_vector(s) and all(self._level(u) < Level.LANE for u in uses(s)):
-                found.append(s)
-        return found
+        loads = (s for s in body if isinstance(s, Load) and self._per_vector(s))
+        return [s for s in loads if all(self._level(u) < Level.LANE for u in uses(s))]
 
     def _per_vector(self, s: Statement) -> bool:
         """Not already done once per row."""
@@ -114,7 +118,7 @@ class Tile:
             count = ", count" if self.flat else ""
             value, zero = f"forge_load<kWidth>({tensor} + {place}{count})", f"ForgeVec<{ctype}, kWidth>()"
         else:
-            place = self._index(s.index, "(row0 + lane)", scope)
+            place = self._index(s.index, "row0 + lane", scope)
             condition = " && ".join(([f"lane < {'count'}"] if self.flat else []) + ([scope.text[s.mask]] if s.mask else []))
             one = f"forge_load_one({tensor} + {place})"
             w.line("#pragma unroll")
@@ -126,7 +130,8 @@ class Tile:
     # -- computing -----------------------------------------------------------------------------------------------------
 
     def compute(
-        self, w: Writer, body: tuple[Statement, ...], scope: Names, *, reads: tuple[Statement, ...] = (), keeps: tuple[str, ...] = (),
+        self, w: Writer, body: tuple[Statement, ...], scope: Names, *, reads: tuple[Statement, ...] = (),
+        keeps: tuple[str, ...] = (),
         reduces: tuple[Reduce, ...] = (), scans: tuple[Scan, ...] = (),
     ) -> None:  # fmt: skip
         """Everything that follows the loads, vector by vector."""
@@ -141,8 +146,8 @@ class Tile:
             self._per_vector_values(w, body, scope)
             stores = [s for s in body if isinstance(s, Store)]
             vectors = [s for s in stores if self.lanes.pattern[id(s)].step is Step.ONE]
-            for k, s in enumerate(vectors):
-                w.line(f"ForgeVec<{self.job.storage(s.tensor)}, kWidth> result{k};")
+            for k, store in enumerate(vectors):
+                w.line(f"ForgeVec<{self.job.storage(store.tensor)}, kWidth> result{k};")
             w.line("#pragma unroll")
             with w.block("for (int lane = 0; lane < kWidth; ++lane)"):
                 lines = Writer()
@@ -150,8 +155,8 @@ class Tile:
                 if lines.mentions("row"):
                     w.line(f"const {self.index_type} row = row0 + lane;")
                 w.include(lines)
-            for k, s in enumerate(vectors):
-                self._store_vector(w, s, k, scope)
+            for k, store in enumerate(vectors):
+                self._store_vector(w, store, k, scope)
             self._close_vector(w)
 
     def _per_vector_values(self, w: Writer, body: tuple[Statement, ...], scope: Names) -> None:
@@ -175,8 +180,9 @@ class Tile:
     ) -> None:  # fmt: skip
         for read in reads:
             self._read(w, read, scope)
+        idle = idle_positions(body, self.lanes, (*keeps, *(r.arg for r in reduces), *(r.arg for r in scans)))
         for s in body:
-            if self._statement_level(s) is not Level.LANE:
+            if self._statement_level(s) is not Level.LANE or name_of(s) in idle:
                 continue
             if not isinstance(s, Store):
                 self._define(w, s, scope, "row")
@@ -188,7 +194,8 @@ class Tile:
             w.line(f"{c_name(name)}_kept[j][lane] = {stored(name, scope.dtype[name], scope)};")
         for scan in scans:
             value, before = scope.as_type(scan.arg, REGISTER[scan.compute]), f"{c_name(scan.name)}_before[j]"
-            w.line(f"{c_name(scan.name)}_run[j][lane] = {before} = forge_{'add' if scan.fn == 'sum' else 'mul'}({before}, {value});")
+            combined = f"forge_{'add' if scan.fn == 'sum' else 'mul'}({before}, {value})"
+            w.line(f"{c_name(scan.name)}_run[j][lane] = {before} = {combined};")
         for reduce in reduces:
             self._accumulate(w, reduce, scope)
 
@@ -207,13 +214,10 @@ class Tile:
 
     def _accumulate(self, w: Writer, r: Reduce, scope: Names) -> None:
         fold, ctype = f"{c_name(r.name)}_fold", accumulator_type(r)
-        value = scope.as_type(r.arg, "bool" if r.fn in ("any", "all") else ctype)
-        if self.flat:
-            raise AssertionError("a flat space has no reductions")
+        value = truth_or_value(scope, r, ctype)
         if is_arg(r):
             w.line(f"forge_take<{CUDA_FOLD[r.fn]}>({fold}, {fold}_at, {value}, row);")
         else:
-            value = convert(value, "bool", ctype) if r.fn in ("any", "all") else value
             w.line(f"{fold} = {CUDA_FOLD[r.fn]}::of({fold}, {value});")
 
     # -- statements ------------------------------------------------------------------------------------------------------
@@ -265,8 +269,14 @@ class Tile:
     def _bases(self, body: tuple[Statement, ...], scope: Names) -> None:
         """Positions that differ between lanes, as seen by what their vector shares: those of its first lane."""
         for s in body:
-            if isinstance(s, IndexValue) and self._level(s.name) is Level.LANE and all(self._level(u) < Level.LANE for u in uses(s)):
-                scope.text[s.name] = convert(f"({self._index(s.index, 'row0', scope)})", self.index_type, scope.ctype(s.name))
+            if (
+                isinstance(s, IndexValue)
+                and self._level(s.name) is Level.LANE
+                and all(self._level(u) < Level.LANE for u in uses(s))
+            ):
+                scope.text[s.name] = convert(
+                    f"({self._index(s.index, 'row0', scope)})", self.index_type, scope.ctype(s.name)
+                )
 
     def _stored(self, s: Store, scope: Names) -> str:
         return stored(s.value, self.job.lowered.program.tensors[s.tensor].dtype, scope)
@@ -296,4 +306,3 @@ class Tile:
         if self.guard:
             w.indent(-1)
             w.line("}")
-

@@ -5,7 +5,7 @@ Everything here is a pure function of its arguments, so the same request always 
 
 from __future__ import annotations
 
-from torch_forge.generation.templates import cpu
+from torch_forge.generation.templates import cpu, cuda_pointwise, cuda_row
 from torch_forge.generation.templates.facts import Job, index_limit
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.kernels import Candidate, Origin
@@ -15,7 +15,9 @@ from torch_forge.records.program import Lowered
 __all__ = ["candidates", "index_limit"]
 
 
-def candidates(problem: Problem, lowered: Lowered, device: DeviceInfo, *, origin: Origin = Origin.TEMPLATE) -> list[Candidate]:
+def candidates(
+    problem: Problem, lowered: Lowered, device: DeviceInfo, *, origin: Origin = Origin.TEMPLATE
+) -> list[Candidate]:
     """Every template's source for this program on this device, best guess first; at least one.
 
     Each candidate holds several configs; config 0 is valid for any parameter values and at element alignment. The
@@ -24,6 +26,4 @@ def candidates(problem: Problem, lowered: Lowered, device: DeviceInfo, *, origin
     job = Job(problem, lowered, device, origin)
     if device.type == "cpu":
         return cpu.row(job) if lowered.program.kind == "row" else cpu.pointwise(job)
-    from torch_forge.generation.templates import cuda
-
-    return cuda.row(job) if lowered.program.kind == "row" else cuda.pointwise(job)
+    return cuda_row.row(job) if lowered.program.kind == "row" else cuda_pointwise.pointwise(job)

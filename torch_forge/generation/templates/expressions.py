@@ -40,7 +40,56 @@ CHOICES = frozenset({"where", "max", "min", "neg", "abs", "cast"})
 LOGICAL = frozenset({"and", "or", "xor", "not"})
 
 _RESERVED = frozenset(
-    ["row", "row0", "lane", "j", "t", "n", "a", "tile", "task", "stop", "block", "begin", "end", "chunk", "team", "failed", "rows", "count", "config", "threads", "in", "out", "dims", "auto", "bool", "char", "class", "const", "double", "else", "enum", "float", "for", "if", "int", "long", "new", "return", "short", "signed", "static", "struct", "switch", "this", "union", "unsigned", "void", "while"]
+    [
+        "row",
+        "row0",
+        "lane",
+        "j",
+        "t",
+        "n",
+        "a",
+        "tile",
+        "task",
+        "stop",
+        "block",
+        "begin",
+        "end",
+        "chunk",
+        "team",
+        "failed",
+        "rows",
+        "count",
+        "config",
+        "threads",
+        "in",
+        "out",
+        "dims",
+        "auto",
+        "bool",
+        "char",
+        "class",
+        "const",
+        "double",
+        "else",
+        "enum",
+        "float",
+        "for",
+        "if",
+        "int",
+        "long",
+        "new",
+        "return",
+        "short",
+        "signed",
+        "static",
+        "struct",
+        "switch",
+        "this",
+        "union",
+        "unsigned",
+        "void",
+        "while",
+    ]
 )
 
 
@@ -63,7 +112,8 @@ def literal(value: float | bool, ctype: str) -> str:
 
 
 def _wrapped(value: int, bits: int) -> int:
-    return (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
 
 
 def _float_literal(value: float, ctype: str) -> str:
@@ -163,7 +213,8 @@ def _exact(op: Op, names: Names) -> bool:
     """Whether the result needs no rounding, being an argument that is already of the type."""
     args = op.args[1:] if op.fn == "where" else op.args
     return op.fn in CHOICES and all(
-        names.dtype[a] == op.dtype and a not in names.unrounded if isinstance(a, str) else fits_half(a, op.dtype) for a in args
+        names.dtype[a] == op.dtype and a not in names.unrounded if isinstance(a, str) else fits_half(a, op.dtype)
+        for a in args
     )
 
 
@@ -184,6 +235,9 @@ def _call(op: Op, names: Names, have: str, backend: str) -> tuple[str, str]:
     if op.fn in ("shl", "shr"):
         width = DTYPES[op.compute].nbytes * 8
         return f"forge_int_{op.fn}({args[0]}, {args[1]}, {width})", have
+    if op.fn == "div" and backend == "cuda" and have in ("float", "double") and not isinstance(op.args[1], str):
+        # As eager on a GPU, which multiplies by the reciprocal of a number: a rounding that decides ties further on.
+        return _arithmetic("mul", [args[0], f"({'1.0f' if have == 'float' else '1.0'} / {args[1]})"], have, backend), have
     if op.fn in ARITHMETIC:
         return _arithmetic(op.fn, args, have, backend), have
     return f"forge_{op.fn}({', '.join(args)})", "bool" if op.fn in ("isnan", "isinf") else have
@@ -194,7 +248,11 @@ def _arithmetic(fn: str, args: list[str], have: str, backend: str) -> str:
         return f"({args[0]} {'|' if fn == 'add' else '&' if fn == 'mul' else '^'} {args[1]})"
     if backend == "cpu" and have in ("float", "double"):
         return f"({args[0]} {ARITHMETIC[fn]} {args[1]})"
-    return f"forge_{fn}({args[0]}, {args[1]})" if fn != "div" or have in ("float", "double") else f"forge_trunc_div({', '.join(args)})"
+    return (
+        f"forge_{fn}({args[0]}, {args[1]})"
+        if fn != "div" or have in ("float", "double")
+        else f"forge_trunc_div({', '.join(args)})"
+    )
 
 
 def _power(base: str, exponent: float, exponent_text: str, have: str, backend: str) -> str:

@@ -114,7 +114,11 @@ def _is_small(index: Index) -> bool:
 
 def indexes(body: Iterable[Statement]) -> list[Index]:
     """Every index expression of a body."""
-    return [s.size if isinstance(s, CheckedIndex) else s.index for s in body if isinstance(s, (Load, Store, IndexValue, CheckedIndex))]
+    return [
+        s.size if isinstance(s, CheckedIndex) else s.index
+        for s in body
+        if isinstance(s, (Load, Store, IndexValue, CheckedIndex))
+    ]
 
 
 def division_params(body: Iterable[Statement]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch_forge.generation.templates.expressions import REGISTER, literal
+from torch_forge.generation.templates.expressions import REGISTER, Names, convert, literal
 from torch_forge.records.program import Reduce
 from torch_forge.records.tensors import DTYPES
 
@@ -49,3 +49,10 @@ def fold(r: Reduce, a: str, b: str) -> str:
     if infix and accumulator_type(r) in ("float", "double"):
         return f"{a} {infix} {b}"
     return f"forge_{'add' if r.fn == 'sum' else 'mul' if r.fn == 'prod' else CPU_FOLD[r.fn]}({a}, {b})"
+
+
+def truth_or_value(names: Names, r: Reduce, ctype: str) -> str:
+    """The reduction's argument as what it accumulates: for ``any`` and ``all``, whether it is not zero."""
+    if r.fn in ("any", "all"):
+        return convert(names.as_type(r.arg, "bool"), "bool", ctype)
+    return names.as_type(r.arg, ctype)

@@ -8,15 +8,19 @@ bound (``row < 64`` in a concatenation), which change only at multiples of the g
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from torch_forge.generation.templates.schedule import name_of, uses
 from torch_forge.generation.templates.terms import Along, Conditions, Pattern, Step, terms
-from torch_forge.records.program import CheckedIndex, Index, IndexValue, Load, Op, Reduce, Statement, Store
+from torch_forge.records.program import CheckedIndex, Index, IndexValue, Load, Op, Part, Reduce, Statement, Store
 
 PERIOD = "row_period"
 """Name of the index value that numbers the periods of a row, where the loop is cut at each (``periodic``)."""
+
+
+CROSSING = 16
+"""Shortest dimensions for which crossing them in another order pays: a cache line's worth of elements."""
 
 
 class Level(enum.IntEnum):
@@ -43,6 +47,20 @@ class Lanes:
     def contiguous(self) -> int:
         """How many loads and stores move neighbouring elements."""
         return sum(p.step is Step.ONE for p in self.pattern.values())
+
+
+def idle_positions(body: Iterable[Statement], lanes: Lanes, elsewhere: Iterable[str]) -> set[str]:
+    """Positions that no lane looks at, since only comparisons made once per group use them.
+
+    elsewhere: values with users outside the body.
+    """
+    statements = tuple(body)
+    seen = set(elsewhere)
+    for s in statements:
+        name = name_of(s)
+        if name is None or lanes.level[name] is Level.LANE:
+            seen |= uses(s)
+    return {s.name for s in statements if isinstance(s, IndexValue) and s.name not in seen}
 
 
 def analyse(body: Iterable[Statement], along: Along, *, any_bound: bool = False) -> Lanes:
@@ -132,3 +150,20 @@ class _Analysis:
         if isinstance(arg, str):
             return self.positions.get(arg)
         return int(arg) if isinstance(arg, int) else None
+
+
+def crossing(part: Part, size: Callable[[str], int]) -> int | None:
+    """The outer dimension along which some tensor is contiguous that the row variable strides through, if both are long.
+
+    Reading such a tensor row by row would use one element of every cache line fetched; the templates then run through
+    this dimension inside a short stretch of the row. ``part`` in row form.
+    """
+    if part.row is None or size(part.row) < CROSSING:
+        return None
+    for s in part.body:
+        if not isinstance(s, Load) or Along(("row",), 1, {}).pattern(s.index).step is not Step.OTHER:
+            continue
+        for k, param in enumerate(part.outer):
+            if size(param) >= CROSSING and Along(("d", k), 1, {}).pattern(s.index).step is Step.ONE:
+                return k
+    return None

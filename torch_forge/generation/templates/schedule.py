@@ -21,7 +21,8 @@ Position = tuple[int, int]
 S = TypeVar("S", bound=Statement)
 
 COSTS: Mapping[str, int] = {
-    "div": 6, "floor_div": 20, "trunc_div": 7, "remainder": 20, "fmod": 20, "pow": 40, "sqrt": 6, "rsqrt": 6, "reciprocal": 6,
+    "div": 6, "floor_div": 20, "trunc_div": 7, "remainder": 20, "fmod": 20, "pow": 40, "sqrt": 6,
+    "rsqrt": 6, "reciprocal": 6,
     "exp": 10, "exp2": 9, "expm1": 12, "log": 12, "log2": 12, "log10": 12, "log1p": 20, "tanh": 18, "erf": 18, "sigmoid": 18,
     "sin": 20, "cos": 20, "tan": 30, "sinh": 20, "cosh": 20, "asin": 20, "acos": 20, "atan": 20, "atan2": 30, "erfc": 30,
 }  # fmt: skip
@@ -101,10 +102,19 @@ def reduce_dtype(reduce: Reduce) -> str:
 
 def unrounded(body: tuple[Statement, ...], tensor_dtypes: tuple[str, ...]) -> frozenset[str]:
     """16-bit float results whose every use is a store into a tensor of that type: the store rounds them."""
-    candidates = {s.name: s.dtype for s in body if isinstance(s, Op) and DTYPES[s.dtype].nbytes == 2 and DTYPES[s.dtype].kind == "float"}
+    candidates = {
+        s.name: s.dtype
+        for s in body
+        if isinstance(s, Op) and DTYPES[s.dtype].nbytes == 2 and DTYPES[s.dtype].kind == "float"
+    }
     for s in body:
         for name in uses(s) & set(candidates):
-            if not (isinstance(s, Store) and s.value == name and tensor_dtypes[s.tensor] == candidates[name] and name not in values_in(s.index)):
+            if not (
+                isinstance(s, Store)
+                and s.value == name
+                and tensor_dtypes[s.tensor] == candidates[name]
+                and name not in values_in(s.index)
+            ):
                 del candidates[name]
     return frozenset(candidates)
 
@@ -189,7 +199,11 @@ class _Scheduler:
     def run(self) -> Schedule | None:
         sinks: dict[Position, list[Statement]] = {}
         for s in self.body:
-            if isinstance(s, (Reduce, Scan)) or (isinstance(s, Store) and not is_per_row(s, self.per_row)) or (isinstance(s, CheckedIndex) and s.name not in self.per_row):
+            if (
+                isinstance(s, (Reduce, Scan))
+                or (isinstance(s, Store) and not is_per_row(s, self.per_row))
+                or (isinstance(s, CheckedIndex) and s.name not in self.per_row)
+            ):
                 sinks.setdefault(self._at(s), []).append(s)
         drafts = [(at, self._stage(at, sinks[at])) for at in sorted(sinks)]
         if not self.possible:

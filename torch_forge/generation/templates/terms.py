@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from torch_forge.records.program import Index
 
+ROW: Index = ("row",)
+"""The row variable."""
+
 
 @dataclass(frozen=True)
 class Term:
@@ -188,4 +191,3 @@ class Conditions:
 
     def extend(self, multiples: list[Index] | tuple[Index, ...]) -> None:
         self.open += [m for m in multiples if m not in self.open]
-

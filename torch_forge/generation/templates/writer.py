@@ -88,7 +88,9 @@ def describe_statement(s: Statement) -> str:
         case IndexValue():
             return f"{s.name} = {describe_index(s.index)}"
         case CheckedIndex():
-            return f"{s.name} = {s.arg}, checked to lie in {describe_index(s.size)}" + (", from the end if negative" if s.wrap else "")
+            return f"{s.name} = {s.arg}, checked to lie in {describe_index(s.size)}" + (
+                ", from the end if negative" if s.wrap else ""
+            )
         case Reduce():
             return f"{s.name} = {s.fn} over the row of {s.arg}"
         case Scan():
@@ -111,7 +113,9 @@ def describe_index(index: Index) -> str:
         case "+":
             return " + ".join(describe_index(o) for o in index[1:])
         case _:
-            operands = [f"({describe_index(o)})" if isinstance(o, tuple) and o[0] == "+" else describe_index(o) for o in index[1:]]
+            operands = [
+                f"({describe_index(o)})" if isinstance(o, tuple) and o[0] == "+" else describe_index(o) for o in index[1:]
+            ]
             return f" {index[0]} ".join(operands)
 
 
