@@ -141,7 +141,7 @@ class FunctionCheck:
         if forged is not None:
             contestants["forge"] = lambda _: forged(*tensors)
         notes: list[str] = []
-        compiled = _compiled(fn, args, kwargs, notes)
+        compiled = _compiled(fn, args, kwargs, notes) if self.shop.settings.peers == "both" else None
         if compiled is not None:
             contestants["inductor"] = lambda _: compiled(*args, **kwargs)
         with torch.no_grad(), device_lane(self.shop.device):

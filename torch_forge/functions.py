@@ -205,7 +205,8 @@ def _forge_regions(
         )
         forged.append(decided)
         installed.add(decided)
-    if author is not None and not len(installed):
+    tried = {region.problem.workload for region in distinct}
+    if author is not None and not len(installed) and traced.problem.workload not in tried:
         reasons = tuple(r.why for r in rejected) or ("no template region",)
         decided = forge_problem(traced.problem, NotLowered(reasons), shop, deadline=deadline, author=author)
         forged.append(decided)

@@ -25,6 +25,10 @@ ENVIRONMENT: Mapping[str, tuple[str, str]] = {
     "TORCH_FORGE_SEED": ("seed", "seed of inputs and search"),
     "TORCH_FORGE_PROGRESS": ("progress", "auto, on or off"),
     "TORCH_FORGE_SHADOW": ("shadow_every", "compare one forged call in N with eager at run time; 0: never"),
+    "TORCH_FORGE_PEERS": (
+        "peers",
+        "both: a kernel must beat eager and torch.compile; eager: only eager, and tuning is quicker",
+    ),
     "TORCH_FORGE_MARCH": ("march", "instruction set for CPU kernels, as g++ -march; default native"),
     "MAX_JOBS": ("max_jobs", "most compilers at once; default: cores and memory decide"),
     "CXX": ("cxx", "host C++ compiler; default g++"),
@@ -47,6 +51,7 @@ class Settings:
     seed: int = 0
     progress: str = "auto"
     shadow_every: int = 0
+    peers: str = "both"
     march: str = "native"
     max_jobs: int = 0
     """0: decided from cores and memory."""
@@ -76,7 +81,14 @@ class Settings:
         if unknown:
             raise UsageError(f"unknown settings: {', '.join(unknown)}", advice=f"Known: {', '.join(sorted(types))}.")
         layer.update({k: v for k, v in arguments.items() if v is not None})
-        return replace(settings, **layer)
+        return replace(settings, **layer)._checked()
+
+    def _checked(self) -> Settings:
+        choices = {"peers": ("both", "eager"), "progress": ("auto", "on", "off")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name}={getattr(self, name)!r} is not known", advice=f"Use one of: {', '.join(allowed)}.")
+        return self
 
     def with_(self, **changes: Any) -> Settings:
         """A copy with some fields changed; None leaves a field as it is."""

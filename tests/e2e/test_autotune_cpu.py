@@ -52,7 +52,7 @@ X = (1024, 1024)
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=90.0, progress="off")
+    return Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=90.0, progress="off", peers="eager")
 
 
 @pytest.fixture(scope="module")

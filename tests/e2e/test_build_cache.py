@@ -54,13 +54,16 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "TORCH_FORGE_CACHE_DIR": str(tmp_path / "cache"),
         "PYTHONPATH": str(root),
         "TORCH_FORGE_PROGRESS": "off",
+        "TORCH_FORGE_PEERS": "eager",
     }
 
 
 @pytest.mark.compiler
 @pytest.mark.slow
 def test_a_killed_run_is_resumed_and_a_finished_one_costs_nothing(model_file: Path, tmp_path: Path) -> None:
-    first = subprocess.Popen(command(model_file), env=environment(tmp_path), stdout=subprocess.DEVNULL, start_new_session=True)
+    first = subprocess.Popen(
+        command(model_file), env=environment(tmp_path), stdout=subprocess.DEVNULL, start_new_session=True
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and first.poll() is None and not list((tmp_path / "cache").rglob("entry.json")):
         time.sleep(0.2)

@@ -76,7 +76,7 @@ def test_a_region_that_reads_another_leaves_nothing_behind() -> None:
     forged = substitute(gm, [(r, reference_operator(r)) for r in found])
     calls = [n for n in forged.graph.nodes if n.op == "call_function"]
     assert [str(n.target).split(".")[0] for n in calls] == ["torch_forge_tests"] * 2
-    torch.testing.assert_close(forged(x, target), loss(x, target), rtol=0, atol=0)
+    torch.testing.assert_close(forged(x, target), loss(x, target), rtol=1e-6, atol=0)
 
 
 def test_installed_model_computes_the_same_and_reverts() -> None:

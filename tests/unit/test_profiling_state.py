@@ -123,7 +123,6 @@ def test_restored_also_after_an_exception():
     model = Block().train()
     before = fingerprint(model)
 
-
     def interrupted() -> None:
         with preserved(model):
             model(torch.randn(8, 32))

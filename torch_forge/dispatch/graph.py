@@ -17,6 +17,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from torch_forge.dispatch.attention import keep_attention
 from torch_forge.dispatch.keys import ambient_is_plain, autocast_state
 from torch_forge.errors import CaptureError
 from torch_forge.graphs.decompose import before_partition
@@ -115,7 +116,13 @@ def compiler(
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
     everywhere: dict[str, Any] = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), compile_graph)
-    backend: Callable[..., Any] = aot_autograd(**everywhere, decompositions=before_partition())
+    lower: Callable[..., Any] = aot_autograd(**everywhere, decompositions=before_partition())
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        keep_attention(gm)
+        compiled: Callable[..., Any] = lower(gm, example_inputs)
+        return compiled
+
     return backend
 
 

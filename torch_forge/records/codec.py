@@ -88,7 +88,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 def _decode(annotation: Any, plain: Any) -> Any:
     if annotation is Any or annotation is object:
-        return plain
+        return _revived(plain)
     origin = typing.get_origin(annotation)
     args = typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -109,6 +109,17 @@ def _decode(annotation: Any, plain: Any) -> Any:
     if annotation is Path and isinstance(plain, str):
         return Path(plain)
     _expect(type(plain) is annotation or (annotation is type(None) and plain is None), _type_name(annotation), plain)
+    return plain
+
+
+def _revived(plain: Any) -> Any:
+    """Free-form JSON with its non-finite floats back."""
+    if isinstance(plain, list):
+        return [_revived(v) for v in plain]
+    if isinstance(plain, dict):
+        if plain.get(RECORD) == "float":
+            return float(plain["value"])
+        return {k: _revived(v) for k, v in plain.items()}
     return plain
 
 

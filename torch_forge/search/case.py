@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field
 
 from torch_forge.caching.journal import Journal
-from torch_forge.records.kernels import Binding, Config
+from torch_forge.records.entry import KernelFacts
+from torch_forge.records.kernels import Binding, Candidate
 from torch_forge.records.outcomes import Passed, Trial
 from torch_forge.records.problem import Problem
 from torch_forge.records.program import Lowered, NotLowered
@@ -44,10 +45,10 @@ class Case:
         """The loop form, if there is one."""
         return self.lowered if isinstance(self.lowered, Lowered) else None
 
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """``dims[]`` of this workload for a kernel of this program, or for a free-form one."""
-        if self.form is not None:
+    def dims(self, program: str | None) -> tuple[int, ...]:
+        """``dims[]`` of this workload for a kernel of this program; every input size in order for a free-form one (None)."""
+        if program is not None:
+            assert self.form is not None
             return self.form.values
         return tuple(n for s in self.problem.graph.inputs for n in s.shape)
 
@@ -62,10 +63,18 @@ class Case:
         """Wall time so far."""
         return time.monotonic() - self.began_s
 
-    def binding(self, config: int, configs: tuple[Config, ...], workspace_bytes: int) -> Binding:
+    def binding(self, config: int, kernel: Candidate | KernelFacts) -> Binding:
         """This workload bound to one config, config 0 where a pointer is not aligned for it."""
         graph = self.problem.graph
-        return Binding(graph.inputs, graph.output_specs, self.dims, config, configs[config].align_bytes, 0, workspace_bytes)
+        return Binding(
+            inputs=graph.inputs,
+            outputs=graph.output_specs,
+            dims=self.dims(kernel.program),
+            config=config,
+            align_bytes=kernel.configs[config].align_bytes,
+            fallback_config=0,
+            workspace_bytes=kernel.workspace_bytes,
+        )
 
     def record(self, trial: Trial) -> None:
         """Note a finished trial; a failed one also in the journal, so that a run after a kill does not repeat it."""

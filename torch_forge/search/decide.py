@@ -34,7 +34,8 @@ def decide(
     if won.ratio_low < MARGIN:
         why = f"eager is as fast: {won.eager.median_us:.1f} us against {won.candidate.median_us:.1f} us"
         return kept(case, the_plan, best, "kept", why)
-    inductor_us, note = _inductor_us(case, won) if against_inductor else (None, "")
+    compared = against_inductor and case.shop.settings.peers == "both"
+    inductor_us, note = _inductor_us(case, won) if compared else (None, "")
     if inductor_us is not None and inductor_us < won.candidate.median_us:
         why = f"torch.compile is faster: {inductor_us:.1f} us against {won.candidate.median_us:.1f} us"
         return kept(case, the_plan, best, "kept", why, inductor_us=inductor_us)
@@ -114,7 +115,7 @@ def _install(case: Case, best: Trial, result: RegionResult, gates: tuple[str, ..
     assert won is not None
     text, glue = _glue(case, built)
     candidate = built.candidate
-    binding = case.binding(won.config, candidate.configs, candidate.workspace_bytes)
+    binding = case.binding(won.config, candidate)
     forged = Forged(case.problem, replace(result, seconds=case.seconds), binding, built.library, str(glue))
     if shop.cache is None:
         return forged

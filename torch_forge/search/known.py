@@ -43,7 +43,7 @@ def _stored(case: Case, entry: CacheEntry, kernel: str, glue: str, *, exact: boo
     result = _recalled(case, entry.result)
     if exact:
         return Forged(case.problem, result, entry.binding, kernel, glue)
-    binding = case.binding(entry.binding.config, entry.kernel.configs, entry.kernel.workspace_bytes)
+    binding = case.binding(entry.binding.config, entry.kernel)
     why = f"a kernel of this class, tuned at another size where it was {entry.result.why}"
     result = replace(result, workload=case.problem.workload, eager_us=0.0, forge_us=None, inductor_us=None, why=why)
     return Forged(case.problem, result, binding, kernel, glue)

@@ -100,10 +100,11 @@ def _try(case: Case, judge: Judge, built: Built) -> None:
     comparisons: tuple[Comparison, ...] = ()
     if right:
         bench = Bench(case.problem, device=case.shop.device, pool=case.shop.pool, settings=case.shop.settings)
+        dims = case.dims(built.candidate.program)
         with device_lane(case.shop.device):
-            measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed, budget_s=TIMING_S)
+            measured = bench.compare(built, dims, right, seed=case.shop.settings.seed, budget_s=TIMING_S)
             if not measured.quiet:  # somebody else had the cores: look again
-                measured = bench.compare(built, case.dims, right, seed=case.shop.settings.seed, budget_s=TIMING_S)
+                measured = bench.compare(built, dims, right, seed=case.shop.settings.seed, budget_s=TIMING_S)
         comparisons = measured.comparisons
         verdicts.update(measured.faults)
     case.record(Trial(built.candidate, built, _summary(verdicts), comparisons, time.monotonic() - began_s))
@@ -140,7 +141,7 @@ def _measured_again(case: Case, best: Trial) -> Trial:
     with device_lane(case.shop.device):
         again = bench.compare(
             best.build,
-            case.dims,
+            case.dims(best.candidate.program),
             [best.best.config],
             seed=case.shop.settings.seed + SECOND_SEED,
             budget_s=TIMING_S / 2,
