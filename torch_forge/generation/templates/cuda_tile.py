@@ -143,7 +143,8 @@ class Tile:
             for s in scans:
                 w.line(f"{c_name(s.name)}_before[j] = {literal(0 if s.fn == 'sum' else 1, REGISTER[s.compute])};")
             self._open_vector(w)
-            self._per_vector_values(w, body, scope)
+            elsewhere = (*keeps, *(r.arg for r in reduces), *(r.arg for r in scans))
+            self._per_vector_values(w, body, scope, elsewhere)
             stores = [s for s in body if isinstance(s, Store)]
             vectors = [s for s in stores if self.lanes.pattern[id(s)].step is Step.ONE]
             for k, store in enumerate(vectors):
@@ -159,18 +160,26 @@ class Tile:
                 self._store_vector(w, store, k, scope)
             self._close_vector(w)
 
-    def _per_vector_values(self, w: Writer, body: tuple[Statement, ...], scope: Names) -> None:
-        """What the lanes of a vector share; values of loads already in registers."""
+    def _per_vector_values(self, w: Writer, body: tuple[Statement, ...], scope: Names, elsewhere: tuple[str, ...]) -> None:
+        """What the lanes of a vector share and is still wanted once the loads are done; where the loaded values are."""
+        wanted = set(elsewhere)
+        for s in reversed(body):
+            if not (isinstance(s, Load) and s.name in self.loaded) and (
+                name_of(s) in wanted or isinstance(s, (Store, CheckedIndex))
+            ):
+                wanted |= uses(s)
         self._bases(body, scope)
         positions = {s.name: c_name(s.name) for s in body if isinstance(s, IndexValue) and self._level(s.name) is Level.LANE}
         for s in body:
             if isinstance(s, Load) and s.name in self.loaded:
                 lane = ".at[lane]" if self._level(s.name) is Level.LANE else ""
                 scope.text[s.name] = f"forge_get({c_name(s.name)}_raw[j]{lane})"
-                if not lane:
+                if not lane and s.name in wanted:
                     w.line(f"const {scope.ctype(s.name)} {c_name(s.name)} = {scope.text[s.name]};")
                     scope.text[s.name] = c_name(s.name)
-            elif self._statement_level(s) is not Level.LANE and self._per_vector(s):
+            elif self._statement_level(s) is Level.LANE or not self._per_vector(s):
+                continue
+            elif name_of(s) in wanted or isinstance(s, CheckedIndex):
                 self._define(w, s, scope, "row0")
         scope.text.update(positions)
 
