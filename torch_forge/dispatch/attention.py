@@ -36,12 +36,12 @@ def _plain(node: torch.fx.Node) -> bool:
     query = node.args[0] if node.args else node.kwargs.get("query")
     example = query.meta.get("example_value") if isinstance(query, torch.fx.Node) else None
     dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-    return isinstance(example, Tensor) and example.dim() == 4 and dropout == 0.0
+    return isinstance(example, Tensor) and example.dim() == 4 and bool(dropout == 0.0)
 
 
 @lru_cache(maxsize=1)
 def _library() -> object:
-    library: Any = torch.library.Library("torch_forge", "FRAGMENT")
+    library: Any = torch.library.Library("torch_forge", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(SCHEMA)
     library.impl("attention", _attention, "CompositeExplicitAutograd")
     torch.library.register_fake("torch_forge::attention", _fake, lib=library)
