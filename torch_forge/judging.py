@@ -89,7 +89,7 @@ def judge(
     source = _source(candidate)
     opened = shop or Workshop.open(device_of(call), settings, policy=Policy(policy))
     try:
-        if opened.toolchain is None:
+        if not opened.can_build():
             raise ToolchainError("there is no compiler to build the kernel with", advice="\n".join(opened.notes))
         traced = trace(reference, call, opened.policy)
         return _judge(traced.problem, source, opened)

@@ -35,7 +35,7 @@ def forge_problem(
     if isinstance(known, Forged):
         return known
     the_plan = plan(problem, lowered, shop.device)
-    if shop.toolchain is None:
+    if not shop.can_build():
         return kept(case, the_plan, None, "failed", "not in the cache, and nothing can be built here")
     reasons = list(lowered.reasons) if isinstance(lowered, NotLowered) else reasons_against(lowered, shop.device)
     if reasons and author is None:

@@ -59,6 +59,7 @@ class Workshop:
     progress: Progress
     registry: Registry = REGISTRY
     notes: list[str] = field(default_factory=list)
+    _proven: bool = False
 
     @classmethod
     def open(
@@ -67,7 +68,7 @@ class Workshop:
         """Look at the machine. Raises DeviceError; under ``strict`` also ToolchainError and CacheError."""
         info = device_info(device, settings)
         notes: list[str] = []
-        toolchain = _or_note(lambda: find_toolchain(settings, info.type, info), ToolchainError, settings, notes)
+        toolchain = _or_note(lambda: find_toolchain(settings, info.type, info, check=False), ToolchainError, settings, notes)
         cache = None
         if not settings.skip_cache:
             shipped = data_dir("csrc_generated")
@@ -88,6 +89,22 @@ class Workshop:
         )
         weakref.finalize(shop, shutil.rmtree, staging, ignore_errors=True)
         return shop
+
+    def can_build(self) -> bool:
+        """Whether the compilers work: asked before the first build, by a build, so that a warm start does not pay for it.
+
+        False leaves one warning and a note; under ``strict`` it is ToolchainError.
+        """
+        if self.toolchain is not None and not self._proven:
+            self.pool.start()  # importing torch there takes seconds: begin now
+            self.toolchain = _or_note(
+                lambda: find_toolchain(self.settings, self.device.type, self.device),
+                ToolchainError,
+                self.settings,
+                self.notes,
+            )
+            self._proven = True
+        return self.toolchain is not None
 
     def key(self, problem: Problem) -> CacheKey:
         """Where this machine keeps what it knows of a problem."""
