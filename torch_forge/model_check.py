@@ -19,6 +19,8 @@ from torch_forge.records.problem import Policy
 from torch_forge.records.session import ModelCheck
 from torch_forge.search.workshop import Workshop
 
+HARM = 0.97
+"""A whole model measured below this is put back, however wide the interval."""
 ERROR_LIMIT = 2.0
 """Forged error against the higher-precision run, in multiples of eager's own."""
 _WIDER = {
@@ -50,7 +52,7 @@ def check_model(workload: Workload, install: ModelInstall, installed: Installed,
             device=_where(shop),
             budget_s=min(20.0, max(2.0, shop.settings.budget_s / 10)),
         )
-    accepted, why = _verdict(wrong, engaged, timed.speedup, timed.high)
+    accepted, why = _verdict(wrong, engaged, timed.speedup, timed.low, timed.high)
     return ModelCheck(
         eager_ms=timed.eager_ms,
         forge_ms=timed.forge_ms,
@@ -89,13 +91,16 @@ def _plain(workload: Workload, target: Callable[..., Any]) -> Callable[[], Any]:
     return run
 
 
-def _verdict(wrong: str, engaged: int, speedup: float, high: float) -> tuple[bool, str]:
+def _verdict(wrong: str, engaged: int, speedup: float, low: float, high: float) -> tuple[bool, str]:
+    """Whether the kernels stay, and why. speedup, low, high: of the whole model, with its 95 % interval."""
     if wrong:
         return False, wrong
     if engaged == 0:
         return False, "no forged kernel was called: the model takes another path when it runs than when it was captured"
-    if high < 1.0:
+    if high < 1.0 or speedup < HARM:
         return False, f"the whole model got slower ({speedup:.2f}x), so it was put back"
+    if low < 1.0:
+        return True, f"right, but no measurable change end to end ({speedup:.2f}x, {low:.2f} to {high:.2f})"
     return True, f"{speedup:.2f}x end to end"
 
 
