@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,4 +180,29 @@ def test_a_model_that_breaks_the_graph_still_runs(settings: Settings) -> None:
     with torch.no_grad():
         result = torch_forge.autotune(model, x, settings=settings)
         assert torch.equal(model(x), x * 2)
+    result.revert()
+
+
+class TwoRegions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle = Norm(512), nn.Linear(512, 512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(self.middle(self.first(x)).tanh() * 0.5) + 1
+
+
+def test_ctrl_c_keeps_what_was_won(settings: Settings) -> None:
+    def interrupt(event: Mapping[str, Any]) -> None:
+        if event["event"] == "region" and event["index"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    model, x = TwoRegions().eval(), torch.randn(2048, 512)
+    with torch.no_grad():
+        want = model(x)
+        result = torch_forge.autotune(model, x, settings=settings, progress=interrupt)
+        torch.testing.assert_close(model(x), want, rtol=1e-4, atol=1e-5)
+    assert not result.report.complete
+    assert any("interrupted" in note for note in result.report.notes)
+    assert len(result.report.regions) == 1
     result.revert()
