@@ -18,6 +18,7 @@ from torch_forge.benchmarking.clock import clock_for
 from torch_forge.benchmarking.stats import median_interval, speedup
 from torch_forge.graphs.execute import callable_for, upcast_callable
 from torch_forge.graphs.partition import Rejected
+from torch_forge.knowledge.roofline import memory_us
 from torch_forge.machine.locks import device_lane
 from torch_forge.profiling.holdings import tensors_of
 from torch_forge.profiling.workload import Call
@@ -102,7 +103,7 @@ class FunctionCheck:
     @property
     def bound_us(self) -> float:
         """Time to move the function's inputs and outputs once at the copy bandwidth."""
-        return self.traced.problem.graph.min_bytes / (self.shop.device.copy_gb_per_s * 1e3)
+        return memory_us(self.traced.problem.graph.min_bytes, self.shop.device)
 
     def _verdict(self, forged: bool, race: Race) -> tuple[str, str]:
         if not forged:

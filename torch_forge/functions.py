@@ -30,7 +30,6 @@ from torch_forge.graphs.partition import FxRegion, Rejected, regions
 from torch_forge.installing import Installed
 from torch_forge.pipeline import TuneResult, autotune
 from torch_forge.profiling.workload import Call
-from torch_forge.records.kernels import Origin
 from torch_forge.records.problem import Policy, Problem
 from torch_forge.records.program import NotLowered
 from torch_forge.records.session import RegionResult
@@ -100,7 +99,7 @@ def forge(  # noqa: PLR0913 (options of a public function, all by keyword)
         raise UsageError("forge takes a function", advice="For a module use torch_forge.autotune(model, sample).")
     call = Call.of(sample)
     settings = settings or Settings.resolve(budget_s=budget)
-    policy = Policy(policy)
+    policy = Policy.of(policy)
     result = ForgeResult(fn, name=getattr(fn, "__name__", type(fn).__name__))
     opened = shop or Workshop.open(
         device_of(call), settings, policy=policy, progress=make_progress(progress or settings.progress)
@@ -250,7 +249,7 @@ def optimize(
     """
     if tune not in ("never", "first"):
         raise UsageError(f"tune={tune!r} is not known", advice="Use 'never' or 'first'.")
-    options = _Options(tune, budget, Policy(policy))
+    options = _Options(tune, budget, Policy.of(policy))
     if target is None:
         return functools.partial(_decorate, options=options)
     return _decorate(target, options=options)
@@ -350,4 +349,4 @@ def _tune_instance(
         return None
 
 
-__all__ = ["ForgeResult", "OptimizedFunction", "Origin", "forge", "optimize"]
+__all__ = ["ForgeResult", "OptimizedFunction", "forge", "optimize"]

@@ -87,7 +87,7 @@ def judge(
     call = Call.of(sample)
     settings = settings or Settings.resolve()
     source = _source(candidate)
-    opened = shop or Workshop.open(device_of(call), settings, policy=Policy(policy))
+    opened = shop or Workshop.open(device_of(call), settings, policy=Policy.of(policy))
     try:
         if not opened.can_build():
             raise ToolchainError("there is no compiler to build the kernel with", advice="\n".join(opened.notes))
@@ -100,7 +100,7 @@ def judge(
 
 def problem_for(reference: Callable[..., Any], call: Call, policy: str | Policy) -> Problem:
     """The problem that a reference poses at a sample. Raises CaptureError."""
-    return trace(reference, call, Policy(policy)).problem
+    return trace(reference, call, Policy.of(policy)).problem
 
 
 def _source(candidate: str | Path) -> str:

@@ -102,7 +102,9 @@ def autotune(
     workload = Workload.of(model, sample)
     where = workload.device
     name = f"{where.type}:{where.index or 0}" if where.type == "cuda" else where.type
-    with Workshop.open(name, settings, policy=Policy(policy), progress=make_progress(progress or settings.progress)) as shop:
+    with Workshop.open(
+        name, settings, policy=Policy.of(policy), progress=make_progress(progress or settings.progress)
+    ) as shop:
         if only_cached:
             shop.toolchain = None
         run = _Run(model, workload, shop, Deadline.after(settings.budget_s))

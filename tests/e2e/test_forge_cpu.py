@@ -127,6 +127,12 @@ def test_bad_input_says_what_to_do(fn: object, sample: object, message: str) -> 
     assert caught.value.advice
 
 
+def test_an_unknown_policy_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="policy 'fast'") as caught:
+        torch_forge.forge(rms_norm, (torch.randn(2, 2), torch.rand(2)), policy="fast")
+    assert "eager-equivalent" in caught.value.advice
+
+
 def test_optimize_uses_what_the_cache_holds(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(1024, 1024), torch.rand(1024)
     torch_forge.forge(rms_norm, (x, w), shop=shop)

@@ -28,10 +28,12 @@ def run(args: Namespace, settings: Settings) -> int:
     import torch
 
     from torch_forge.building import jobs
+    from torch_forge.machine.device import device_info
     from torch_forge.pipeline import autotune
 
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     settings = settings.with_(budget_s=args.budget)
+    device_info(device, settings, measure=False)  # a device that does not exist is said so before a model is loaded
     failed = 0
     for job in jobs(args.targets, args.shapes, device, seed=settings.seed):
         with torch.no_grad():

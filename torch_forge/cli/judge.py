@@ -34,11 +34,13 @@ def run(args: Namespace, settings: Settings) -> int:
     from torch_forge.building import load_reference
     from torch_forge.errors import UsageError
     from torch_forge.judging import judge, problem_for
+    from torch_forge.machine.device import device_info
     from torch_forge.records.codec import dumps
 
     if not args.print_interface and args.candidate is None:
         raise UsageError("there is no candidate", advice="Give --candidate FILE, or --print-interface to see what to write.")
     device = args.device or ("cuda" if args.candidate is not None and args.candidate.suffix == ".cu" else "cpu")
+    device_info(device, settings, measure=False)
     reference, call = load_reference(args.reference, device)
     if args.print_interface:
         from torch_forge.generation.interface_text import interface

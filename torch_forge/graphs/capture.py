@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_forge.errors import CaptureError
@@ -196,8 +196,3 @@ def name_of(graph: Graph) -> str:
     names = [_SHORT.get(b, b) for b in bare if b not in _SILENT]
     distinct = list(dict.fromkeys(names))
     return "_".join(distinct[:4]) or "copy"
-
-
-def is_fake(tensor: object) -> bool:
-    """Whether a tensor is a tracer's stand-in without data."""
-    return isinstance(tensor, FakeTensor)

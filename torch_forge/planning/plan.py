@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 
+from torch_forge.knowledge.roofline import LATENCY_FLOOR_US, bound_us, classify
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.kernels import Plan
 from torch_forge.records.problem import Problem
 from torch_forge.records.program import Load, Lowered, NotLowered, Op, Part, Reduce, Scan, Statement
 
-LAUNCH_US = {"cuda": 3.0, "cpu": 1.0}
-"""What one launch costs on its own; below it, bandwidth does not matter."""
 TARGET = 1.15
 """Aim: this many times the bound."""
 
@@ -22,19 +21,16 @@ def plan(problem: Problem, lowered: Lowered | NotLowered, device: DeviceInfo) ->
     """A plan for one problem on one device."""
     bytes_moved = problem.graph.min_bytes
     flops = sum(_flops(part, lowered) for part in lowered.program.parts) if isinstance(lowered, Lowered) else 0
-    memory_us = bytes_moved / (device.copy_gb_per_s * 1e3)
-    compute_us = flops / max(device.flops_per_s, 1.0) * 1e6
-    launch_us = LAUNCH_US[device.type]
-    bound_us = max(memory_us, compute_us)
-    bound = "latency" if bound_us < launch_us else "memory" if memory_us >= compute_us else "compute"
+    limit_us = bound_us(bytes_moved, flops, device)
+    bound = classify(bytes_moved, flops, device)
     return Plan(
         problem=problem.digest,
         pattern=lowered.program.kind if isinstance(lowered, Lowered) else "free-form",
         bytes_moved=bytes_moved,
         flops=flops,
         bound=bound,
-        bound_us=bound_us,
-        target_us=max(bound_us * TARGET, launch_us),
+        bound_us=limit_us,
+        target_us=max(limit_us * TARGET, LATENCY_FLOOR_US[device.type]),
         lowered=lowered if isinstance(lowered, Lowered) else None,
         steps=tuple(_steps(problem, lowered, bound)),
     )

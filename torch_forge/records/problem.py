@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from torch_forge.errors import UsageError
 from torch_forge.records.codec import digest
 from torch_forge.records.tensors import TensorSpec
 
@@ -30,6 +31,15 @@ class Policy(enum.Enum):
     """As eager-equivalent, matrix products in TF32."""
     BF16 = "bf16"
     """As eager-equivalent, matrix products in bfloat16."""
+
+    @classmethod
+    def of(cls, value: str | Policy) -> Policy:
+        """The policy of this name. Raises UsageError, with the names there are."""
+        try:
+            return cls(value)
+        except ValueError as error:
+            known = ", ".join(p.value for p in cls)
+            raise UsageError(f"policy {value!r} is not known", advice=f"Use one of: {known}.") from error
 
 
 REF = "%"

@@ -15,6 +15,7 @@ import torch.fx
 
 from torch_forge.graphs.kinds import FREE, kind_of
 from torch_forge.graphs.partition import FxRegion, Rejected
+from torch_forge.knowledge.roofline import memory_us
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.profile import LeftAlone, OpCost, Profile, Region, Selection
 
@@ -82,8 +83,8 @@ def _region(group: Sequence[FxRegion], costs: Costs, total_us: float, device: De
     each_us = sum(c.self_us / c.calls for c in found)
     if not found:  # not in the profile by name: assume one pass per operation
         work = [n for n in first.nodes if kind_of(n) != FREE]
-        each_us = len(work) * first.problem.graph.min_bytes / (device.copy_gb_per_s * 1e3)
-    bound_us = first.problem.graph.min_bytes / (device.copy_gb_per_s * 1e3)
+        each_us = len(work) * memory_us(first.problem.graph.min_bytes, device)
+    bound_us = memory_us(first.problem.graph.min_bytes, device)
     module = max(found, key=lambda c: c.self_us).module if found else ""
     calls = len(group)
     return Region(first.problem, calls, each_us * calls, min(1.0, each_us * calls / total_us), bound_us * calls, module)

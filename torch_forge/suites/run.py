@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch_forge.errors import ForgeError, UsageError
+from torch_forge.knowledge.roofline import memory_us
 from torch_forge.machine.files import atomic_write
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.session import RegionResult
@@ -67,7 +68,7 @@ def run(chosen: Sequence[Workload], device: DeviceInfo, forge: Forge, *, seed: i
 
 def _run_one(workload: Workload, device: DeviceInfo, forge: Forge, seed: int) -> Row:
     where = f"cuda:{device.index}" if device.type == "cuda" else device.type
-    bound_us = workload.min_bytes / (device.copy_gb_per_s * 1e3)
+    bound_us = memory_us(workload.min_bytes, device)
     try:
         region = forge(*workload.make(where, seed=seed)).region
     except ForgeError as error:

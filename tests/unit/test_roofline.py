@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.sessions import cpu_device
-from torch_forge.profiling import roofline
+from torch_forge.knowledge import roofline
 
 # 10 GB/s and 100 Gflop/s: 1 MB takes 100 us, 1 Mflop 10 us.
 CPU = cpu_device()
