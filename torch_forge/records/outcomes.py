@@ -52,6 +52,8 @@ class Mismatch:
     """One line: which rule it broke, with the figures."""
     bad_elements: int
     total_elements: int
+    gate: str = "is right"
+    """The gate that it failed (``records.gates``)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Crashed:
     """0 if it exited by itself."""
     exit_status: int
     log: str
+    gate: str = "survives"
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class TimedOut:
 
     limit_s: float
     log: str
+    gate: str = "survives"
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Refused:
 
     code: int
     reason: str
+    gate: str = "launches"
 
 
 Verdict = Passed | Mismatch | Crashed | TimedOut | Refused
