@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -19,18 +20,30 @@ from torch_forge.records.tensors import DTYPES, TensorSpec
 
 DISTRIBUTIONS = (
     "normal", "shifted", "positive", "wide", "cancelling", "small_ints", "special", "extreme", "constant_rows", "one_hot",
+    "mixed", "mixed_swapped",
 )  # fmt: skip
 _ROW_WISE = frozenset({"special", "extreme", "constant_rows", "one_hot"})
 """These go into the largest inputs only: a NaN in a weight would be in every output."""
 
 
 def draw_inputs(
-    graph: Graph, *, seed: int, distribution: str, device: torch.device, offset_elements: int = 0
+    graph: Graph,
+    *,
+    seed: int,
+    distribution: str,
+    device: torch.device,
+    offset_elements: int | Sequence[int] = 0,
+    zone: int = NAN_BYTE,
+    guarded: bool = False,
 ) -> list[Placed]:
-    """All inputs of a graph; integer inputs are valid indices where the graph uses them as such."""
+    """All inputs of a graph; integer inputs are valid indices where the graph uses them as such.
+
+    offset_elements: of every input, or of each. zone, guarded: what is around them, as in ``place``.
+    """
+    offsets = [offset_elements] * len(graph.inputs) if isinstance(offset_elements, int) else offset_elements
     largest = max((s.numel for s in graph.inputs if DTYPES[s.dtype].kind == "float"), default=0)
     drawn = []
-    for position, (spec, limit) in enumerate(zip(graph.inputs, index_ranges(graph), strict=True)):
+    for position, (spec, limit, offset) in enumerate(zip(graph.inputs, index_ranges(graph), offsets, strict=True)):
         plain = distribution in _ROW_WISE and DTYPES[spec.dtype].kind == "float" and spec.numel < largest
         drawn.append(
             draw(
@@ -39,10 +52,37 @@ def draw_inputs(
                 distribution="normal" if plain else distribution,
                 device=device,
                 limit=limit,
-                offset_elements=offset_elements,
+                offset_elements=offset,
+                zone=zone,
+                guarded=guarded,
             )
         )
     return drawn
+
+
+def change_one(graph: Graph, inputs: Sequence[Placed], *, seed: int, reach: float) -> None:
+    """Change one random element of the largest input in place: by ``reach`` if it is a float, else to another valid value.
+
+    A result kept for inputs that only looked the same, by pointer, by shape or by some of their values, is then stale.
+    """
+    limits = index_ranges(graph)
+    position = max(
+        range(len(graph.inputs)), key=lambda k: (DTYPES[graph.inputs[k].dtype].kind == "float", graph.inputs[k].numel)
+    )
+    spec = graph.inputs[position]
+    if spec.numel == 0:
+        return
+    target = _distinct(inputs[position].tensor, spec)
+    generator = torch.Generator().manual_seed(seed)
+    at = tuple(int(torch.randint(0, n, (), generator=generator)) for n in target.shape)
+    old = target[at]
+    if spec.dtype == "bool":
+        target[at] = ~old
+    elif DTYPES[spec.dtype].kind == "int":
+        limit = limits[position]
+        target[at] = (int(old) + 1) % max(limit.size, 1) if limit is not None else int(old) ^ 1
+    else:
+        target[at] = float(old) + reach
 
 
 def draw(
@@ -53,14 +93,16 @@ def draw(
     device: torch.device,
     limit: IndexRange | None = None,
     offset_elements: int = 0,
+    zone: int = NAN_BYTE,
+    guarded: bool = False,
 ) -> Placed:
-    """One tensor of exactly this layout, generated on ``device``, its surroundings a NaN pattern.
+    """One tensor of exactly this layout, generated on ``device``, its surroundings a NaN pattern or another ``zone`` byte.
 
     ``limit`` bounds integers; without it they are small. ``offset_elements`` misaligns the data pointer.
     """
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
-    placed = place(spec, device=device, byte=NAN_BYTE, offset_elements=offset_elements)
+    placed = place(spec, device=device, byte=zone, offset_elements=offset_elements, guarded=guarded)
     if spec.numel == 0:
         return placed
     target = _distinct(placed.tensor, spec)
@@ -126,16 +168,24 @@ def _floats(shape: torch.Size, dtype: str, distribution: str, generator: torch.G
         case "wide":
             reach = 12 if dtype == "float16" else 20
             return torch.exp2(uniform().mul_(2 * reach).sub_(reach)).mul_(normal().sign_())
-        case "cancelling":
-            return _cancelling(normal())
         case "small_ints":
             return torch.randint(-4, 5, shape, generator=generator, device=device).to(wide)
         case "special" | "extreme":
             return _sprinkled(normal().to(getattr(torch, dtype)), distribution == "extreme", generator)
+    return _arranged(normal(), distribution, generator)
+
+
+def _arranged(values: torch.Tensor, distribution: str, generator: torch.Generator) -> torch.Tensor:
+    """Ordinary values, changed by where they stand."""
+    match distribution:
+        case "cancelling":
+            return _cancelling(values)
         case "constant_rows":
-            return normal()[..., :1].expand(shape) if len(shape) else normal()
+            return values[..., :1].expand(values.shape) if values.dim() else values
         case "one_hot":
-            return _one_hot(normal(), generator)
+            return _one_hot(values, generator)
+        case "mixed" | "mixed_swapped":
+            return _mixed(values, distribution == "mixed_swapped")
     raise ValueError(f"no distribution {distribution!r}; known: {', '.join(DISTRIBUTIONS)}")
 
 
@@ -147,6 +197,14 @@ def _cancelling(values: torch.Tensor) -> torch.Tensor:
         values[..., 0:even:2] *= 64
         values[..., 1:even:2] = small - values[..., 0:even:2]
     return values
+
+
+def _mixed(values: torch.Tensor, swapped: bool) -> torch.Tensor:
+    """One half ordinary, the other 64 times as large: looking at the first values says nothing about the rest."""
+    flat = values.reshape(-1)
+    half = flat.numel() // 2
+    (flat[:half] if swapped else flat[half:]).mul_(64)
+    return flat.reshape(values.shape)
 
 
 def _one_hot(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from torch_forge.machine.guarded import guarded_bytes
 from torch_forge.records.tensors import TensorSpec
 
 ZONE_BYTES = 512
@@ -40,13 +41,17 @@ def region_bytes(spec: TensorSpec, offset_elements: int = 0) -> int:
     return 2 * ZONE_BYTES + (offset_elements + span(spec)) * spec.itemsize
 
 
-def place(spec: TensorSpec, *, device: torch.device, byte: int, offset_elements: int = 0) -> Placed:
+def place(spec: TensorSpec, *, device: torch.device, byte: int, offset_elements: int = 0, guarded: bool = False) -> Placed:
     """A tensor of this spec, every byte of its region ``byte``.
 
-    Its data pointer is a multiple of 512 bytes plus ``offset_elements`` elements.
+    Its data pointer is a multiple of 512 bytes plus ``offset_elements`` elements. guarded: on the CPU the region is
+    followed, after less than 512 bytes, by a page that nobody may touch.
     """
     length = region_bytes(spec, offset_elements)
-    raw = torch.empty(length + ZONE_BYTES, dtype=torch.uint8, device=device)
+    if guarded and device.type == "cpu":
+        raw = guarded_bytes(-(-length // ZONE_BYTES) * ZONE_BYTES)  # pages are multiples of the zone, so this is aligned
+    else:
+        raw = torch.empty(length + ZONE_BYTES, dtype=torch.uint8, device=device)
     shift = -raw.data_ptr() % ZONE_BYTES
     region = raw[shift : shift + length].fill_(byte)
     return Placed(tensor_in(region, spec, offset_elements), region)
