@@ -173,6 +173,20 @@ def test_a_wrong_result_is_a_mismatch(name: str):
     assert isinstance(verdict(problem(fn, *(f32(*s) for s in shapes)), ours, distribution), Mismatch)
 
 
+def test_eager_is_not_the_only_yardstick_where_it_rounds_every_element_alike():
+    """Zeros in, so no relative change of the inputs moves anything; eager cancels its own rounding and is exact."""
+
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        return (x + 0.1) - 0.1
+
+    def rounded_once(x: torch.Tensor) -> torch.Tensor:
+        return ((x + 0.1).double() - 0.1).float()
+
+    of = problem(there_and_back, f32(64, 512))
+    assert isinstance(verdict(of, rounded_once, "one_hot"), CaseResult)
+    assert isinstance(verdict(of, lambda x: rounded_once(x) + 1e-7, "one_hot"), Mismatch)
+
+
 def test_nan_is_no_wildcard_in_either_direction():
     of = problem(torch.log, f32(64))
     ready, (x,) = prepared(of)

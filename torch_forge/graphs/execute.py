@@ -6,12 +6,14 @@ not for an interpreter.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torch_forge.errors import RecordError
+from torch_forge.graphs.kinds import VIEWS
 from torch_forge.records.problem import DTYPE, LAYOUT, REF, Graph, Node
 from torch_forge.records.tensors import DTYPES
 
@@ -20,6 +22,8 @@ _CREATES = frozenset(
                           "zeros.default", "ones.default", "empty.memory_format", "eye.default")
 )  # fmt: skip
 """Operations that make a tensor from nothing and so must be told the device."""
+
+After = Callable[[torch.Tensor, str], torch.Tensor]
 
 
 def operation(name: str) -> torch._ops.OpOverload:
@@ -37,13 +41,18 @@ def callable_for(graph: Graph) -> Callable[..., tuple[torch.Tensor, ...]]:
     return _compile(graph, upcast=False)
 
 
-def upcast_callable(graph: Graph) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The same function in float64: floating inputs are converted, and so is every float type named in the graph."""
-    return _compile(graph, upcast=True)
+def upcast_callable(graph: Graph, after: After | None = None) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The same function in float64: floating inputs are converted, and so is every float type named in the graph.
+
+    after: what becomes of each float result of an operation that computes (views do not), given eager's type of it.
+    """
+    return _compile(graph, upcast=True, after=after)
 
 
-def _compile(graph: Graph, *, upcast: bool) -> Callable[..., tuple[torch.Tensor, ...]]:
+def _compile(graph: Graph, *, upcast: bool, after: After | None = None) -> Callable[..., tuple[torch.Tensor, ...]]:
     scope: dict[str, Any] = {"torch": torch}
+    if after is not None:
+        scope["each"] = functools.partial(_each, after)
     arguments = [f"i{k}" for k in range(len(graph.inputs))]
     lines = [f"def run({', '.join(arguments)}):"]
     if any(n.op in _CREATES for n in graph.nodes):
@@ -57,11 +66,20 @@ def _compile(graph: Graph, *, upcast: bool) -> Callable[..., tuple[torch.Tensor,
     for position, node in enumerate(graph.nodes):
         scope[f"op{position}"] = operation(node.op)
         lines.append(f"    v{position} = op{position}({_arguments(node, upcast)})")
+        if after is not None and node.op not in VIEWS:
+            lines.append(f"    v{position} = each(v{position}, {[o.dtype for o in node.outputs]!r})")
     results = "".join(f"{_reference(ref)}, " for ref in graph.outputs)
     lines.append(f"    return ({results})")
     exec(compile("\n".join(lines), "<torch_forge graph>", "exec"), scope)  # noqa: S102 (text made above from a checked record)
     run: Callable[..., tuple[torch.Tensor, ...]] = scope["run"]
     return run
+
+
+def _each(after: After, results: Any, dtypes: list[str]) -> Any:
+    """``after`` on one result or on each of several, floats only."""
+    if not isinstance(results, torch.Tensor):
+        return [_each(after, r, [d]) for r, d in zip(results, dtypes, strict=True)]
+    return after(results, dtypes[0]) if results.is_floating_point() and DTYPES[dtypes[0]].kind == "float" else results
 
 
 def _arguments(node: Node, upcast: bool) -> str:

@@ -36,14 +36,17 @@ class Expected:
     """RMS error granted whatever eager's is."""
 
 
-def expect(reference: torch.Tensor, eager: torch.Tensor, sensitivity: torch.Tensor, rule: Rule) -> Expected:
-    """Bounds for one output; ``sensitivity`` as in ``tolerance.sensitivity``."""
+def expect(
+    reference: torch.Tensor, eager: torch.Tensor, sensitivity: torch.Tensor, rule: Rule, luckless: torch.Tensor | None = None
+) -> Expected:
+    """Bounds for one output; ``sensitivity`` and ``luckless`` as in ``tolerance.allowed_error``."""
     eager = eager.contiguous()
     if DTYPES[rule.dtype].kind != "float":
         return Expected(rule, reference.to(eager.dtype).contiguous(), eager, None, 0.0)
     reference = reference.double().contiguous()
     scale = max(_finite_rms(reference), _finite_rms(sensitivity))
-    return Expected(rule, reference, eager, allowed_error(reference, eager, sensitivity, rule), rms_floor(scale, rule))
+    floor = rms_floor(scale, rule) + (0.0 if luckless is None else _finite_rms(luckless - reference))
+    return Expected(rule, reference, eager, allowed_error(reference, eager, sensitivity, rule, luckless), floor)
 
 
 def compare(

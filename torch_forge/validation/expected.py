@@ -22,7 +22,7 @@ from torch_forge.records.problem import Graph, Policy
 from torch_forge.records.tensors import DTYPES
 from torch_forge.validation.cases import Case
 from torch_forge.validation.compare import Expected, compare, expect
-from torch_forge.validation.tolerance import Function, Rule, reduction_length, sensitivity
+from torch_forge.validation.tolerance import Function, Rule, reduction_length, rounded_otherwise, sensitivity
 
 IMPOSTORS = ("zeros", "the mean", "an input", "a lower precision")
 """Results that must be rejected by at least one case."""
@@ -93,29 +93,33 @@ def _expected_anywhere(case: Case, inputs: Sequence[torch.Tensor], results: Sequ
 
 def _expected(case: Case, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Iterator[Expected]:
     graph = case.problem.graph
-    oracle, reference = _oracle(graph, inputs)
+    computed, oracle, reference = _oracle(graph, inputs)
     floats = [s.dtype for s in graph.output_specs if DTYPES[s.dtype].kind == "float"]
     coarsest = max(floats, key=lambda name: DTYPES[name].unit_roundoff, default=None)
     if coarsest is None:
         moves: Sequence[torch.Tensor] = reference
     else:
         moves = sensitivity(oracle, inputs, reference, dtype=coarsest, seed=case.seed)
-    terms = reduction_length(graph)
-    for spec, ref, result, move in zip(graph.output_specs, reference, results, moves, strict=True):
-        yield expect(ref, result, move, Rule(spec.dtype, case.problem.policy, terms, case.distribution in EQUAL_TERMS))
+    terms, correlated = reduction_length(graph), case.distribution in EQUAL_TERMS
+    luckless = rounded_otherwise(computed, inputs, seed=case.seed) if correlated else [None] * len(reference)
+    for spec, ref, result, move, other in zip(graph.output_specs, reference, results, moves, luckless, strict=True):
+        yield expect(ref, result, move, Rule(spec.dtype, case.problem.policy, terms, correlated), other)
 
 
-def _oracle(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[Function, Sequence[torch.Tensor]]:
-    """The graph in float64 and its result; decomposed where an operation has no float64 form."""
+def _oracle(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[Graph, Function, Sequence[torch.Tensor]]:
+    """The graph that is computed in float64, as a function, and its result; decomposed where an operation has no float64
+    form.
+    """
     function = upcast_callable(graph)
     try:
-        return function, function(*inputs)
+        return graph, function, function(*inputs)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as reason:
         try:
-            function = upcast_callable(decompose(graph))
-            return function, function(*inputs)
+            graph = decompose(graph)
+            function = upcast_callable(graph)
+            return graph, function, function(*inputs)
         except RuntimeError:
             raise CaptureError(f"the graph cannot be computed in float64: {reason}") from reason
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from torch_forge.graphs.execute import upcast_callable
 from torch_forge.records.problem import REF, Graph, Node, Policy
 from torch_forge.records.tensors import DTYPES, TensorSpec
 
@@ -56,12 +57,18 @@ class Rule:
         return min(DTYPES[self.dtype].unit_roundoff, 2.0**-24)
 
 
-def allowed_error(reference: torch.Tensor, eager: torch.Tensor, sensitivity: torch.Tensor, rule: Rule) -> torch.Tensor:
+def allowed_error(
+    reference: torch.Tensor, eager: torch.Tensor, sensitivity: torch.Tensor, rule: Rule, luckless: torch.Tensor | None = None
+) -> torch.Tensor:
     """The largest absolute error of each element, the shape of ``reference``; float32 unless the output is float64.
 
-    reference, sensitivity: float64. eager: any float type. Where the reference is not finite the bound means nothing.
+    reference, sensitivity: float64. eager: any float type. luckless: as eager, float64, where eager alone tells too
+    little (``rounded_otherwise``). Where the reference is not finite the bound means nothing.
     """
-    error = (eager.double() - reference).abs_().nan_to_num_(0.0, 0.0, 0.0).mul_(EAGER_FACTOR)
+    error = (eager.double() - reference).abs_().nan_to_num_(0.0, 0.0, 0.0)
+    if luckless is not None:
+        error = torch.maximum(error, (luckless - reference).abs_().nan_to_num_(0.0, 0.0, 0.0))
+    error.mul_(EAGER_FACTOR)
     # The sum of the magnitudes of the terms is at most sqrt(terms) * sensitivity (Cauchy-Schwarz) and at least the result.
     of_sums = (4 + rule.growth) * rule.accumulated
     backward = sensitivity * (4 * rule.stored + rule.terms**0.5 * of_sums)
@@ -105,6 +112,21 @@ def _nudged(x: torch.Tensor, step: float, seed: int) -> torch.Tensor:
     generator.manual_seed(seed)
     signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8).mul_(2).sub_(1)
     return x.to(torch.float64, copy=True).mul_(1.0 + step * signs)
+
+
+def rounded_otherwise(graph: Graph, inputs: Sequence[torch.Tensor], *, seed: int) -> tuple[torch.Tensor, ...]:
+    """The float64 results with each result of an operation moved by up to one unit roundoff of the type eager has it in.
+
+    Where inputs have few distinct values, eager rounds every element the same way, and may be lucky everywhere at once.
+    """
+    generator = torch.Generator(device=inputs[0].device if inputs else "cpu")
+    generator.manual_seed(seed)
+
+    def moved(x: torch.Tensor, dtype: str) -> torch.Tensor:
+        noise = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float64).mul_(2).sub_(1)
+        return noise.mul_(DTYPES[dtype].unit_roundoff).add_(1.0).mul_(x)
+
+    return upcast_callable(graph, after=moved)(*inputs)
 
 
 def envelope(values: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
