@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run a benchmark suite: ``bench.py --suite cpu|ops [--json FILE] [--only NAME ...] [--quick] [--device D]``."""
+"""Run a benchmark suite: ``bench.py --suite cpu|ops|models [--json FILE [--resume]] [--only NAME ...] [--budget S]``."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import json
 import math
 from argparse import ArgumentParser
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -184,6 +185,47 @@ def test_the_file_always_holds_the_rows_so_far(tmp_path, calls_before_interrupt:
     assert plain["command"] == "bench --suite cpu"
     assert plain["copy_gb_per_s"] == DEVICE.copy_gb_per_s
     assert any("installed; geomean 2.00x over eager" in line for line in said)
+
+
+MISSING = ("rmsnorm_f32_128x2048", "rope_f32_2x16x512x64")
+
+
+def resume(path, *arguments: str, device: DeviceInfo = DEVICE) -> None:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    options = parser.parse_args(["--suite", "cpu", "--resume", "--json", str(path), *arguments])
+    forged = SimpleNamespace(region=region(forge_us=50.0))
+    opened = nullcontext((device, lambda fn, args: forged))
+    run_command(options, command="again", say=lambda _: None, open_forge=lambda where, _: opened)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [
+        ([], set(MISSING)),
+        (["--only", *MISSING[:1]], set(MISSING[:1])),
+        (["--only", "softmax_f32_2048x1024"], {"softmax_f32_2048x1024"}),
+    ],
+    ids=["what is missing", "one that is missing", "one that is named runs again"],
+)
+def test_a_run_goes_on_from_its_file(tmp_path, arguments: list[str], new: set[str]):
+    path = tmp_path / "cpu.json"
+    there = [replace(row(), name=w.name) for w in cpu.WORKLOADS if w.name not in MISSING]
+    path.write_text(report(there, DEVICE, command="first").to_json())
+    resume(path, *arguments)
+    after = {r["name"]: r["forge_us"] for r in json.loads(path.read_text())["workloads"]}
+    assert after.keys() == {r.name for r in there} | new
+    assert {name for name, us in after.items() if us == 50.0} == new
+
+
+def test_figures_of_two_machines_do_not_mix(tmp_path):
+    path = tmp_path / "cpu.json"
+    path.write_text(report([row()], DEVICE, command="first").to_json())
+    with pytest.raises(UsageError, match="was made on a CPU"):
+        resume(path, device=replace(DEVICE, name="another CPU"))
+    path.write_text("[]")
+    with pytest.raises(UsageError, match="holds no results"):
+        resume(path)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,13 @@ class SuiteReport:
             del row["why"]
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"
 
+    @classmethod
+    def from_json(cls, text: str) -> SuiteReport:
+        """The reverse of ``to_json``. Raises ValueError, TypeError or KeyError for anything else."""
+        plain = json.loads(text)
+        rows = tuple(Row(**row) for row in plain.pop("workloads"))
+        return cls(workloads=rows, **plain)
+
 
 @dataclass(frozen=True)
 class GroupMeans:

@@ -116,7 +116,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--suite", choices=sorted(SUITES), required=True)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these workloads; * and ? are wildcards")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep the rows that the file of --json has from this device and torch, and run what is missing; "
+        "what --only names is run again",
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_BUDGET_S:.0f} s a workload instead of {BUDGET_S:.0f}")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="tuning of one workload, or of one whole model")
     parser.add_argument("--device", help="default: the one that the suite is for")
 
 
@@ -129,17 +136,20 @@ def run_command(
     if arguments.suite == "models":
         from torch_forge.suites.models import run_models
 
-        run_models(where, budget_s=MODEL_BUDGETS * budget_s, path=arguments.json, command=command, say=say)
+        model_s = arguments.budget or MODEL_BUDGETS * budget_s
+        run_models(where, budget_s=model_s, path=arguments.json, command=command, say=say)
         return
     chosen = workloads(arguments.suite, arguments.only)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    with (open_forge or _open_forge)(where, budget_s) as (device, forge):
+    with (open_forge or _open_forge)(where, arguments.budget or budget_s) as (device, forge):
+        again = {w.name for w in chosen} if arguments.only else set()
+        rows = [r for r in _earlier(arguments, device) if r.name not in again]
+        have = {r.name for r in rows}
         say(f"{device.name}: copy {device.copy_gb_per_s:.0f} GB/s; times in microseconds")
         say(HEADER)
-        rows: list[Row] = []
         try:
-            for row in run(chosen, device, forge):
+            for row in run([w for w in chosen if w.name not in have], device, forge):
                 rows.append(row)
                 say(row_text(row))
                 if arguments.json:  # after each row: a run of hours may be killed
@@ -147,6 +157,27 @@ def run_command(
         finally:
             for means in group_means(rows):
                 say(means_text(means))
+
+
+def _earlier(arguments: Namespace, device: DeviceInfo) -> list[Row]:
+    """The rows to go on from. Raises UsageError if they were measured on another device or with another torch."""
+    import torch
+
+    if not arguments.resume or not arguments.json or not arguments.json.exists():
+        return []
+    path: Path = arguments.json
+    try:
+        found = SuiteReport.from_json(path.read_text(encoding="utf-8"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{path} holds no results of a suite: {error}", advice="Leave --resume out to replace it."
+        ) from error
+    if (found.device, found.torch) != (device.name, torch.__version__):
+        raise UsageError(
+            f"{path} was made on {found.device} with torch {found.torch}, not on {device.name} with {torch.__version__}",
+            advice="Figures of two machines do not mix: choose another file, or leave --resume out to replace it.",
+        )
+    return list(found.workloads)
 
 
 @contextmanager
