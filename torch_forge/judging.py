@@ -128,4 +128,4 @@ def _judge(problem: Problem, source: str, shop: Workshop) -> Judgement:
             bench = Bench(problem, device=shop.device, pool=shop.pool, settings=shop.settings)
             measured = bench.compare(built, dims, (0,), seed=shop.settings.seed)
         comparisons, verdict = measured.comparisons, measured.faults.get(0, verdict)
-    return Judgement(problem, Trial(candidate, built, verdict, comparisons, 0.0), court.gates, court.weaknesses)
+    return Judgement(problem, Trial(candidate, built, verdict, comparisons, 0.0), court.gates.met, court.weaknesses)

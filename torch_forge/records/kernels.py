@@ -77,6 +77,8 @@ class Candidate:
     """``Program.digest``, for a kernel that serves every binding of that program; None: the exact workload only."""
     workspace_bytes: int = 0
     """Scratch memory that each launch needs."""
+    any_size: bool = False
+    """Without a program: whether it claims to serve the problem at other sizes too, ``dims[]`` being the input sizes then."""
 
     @cached_property
     def digest(self) -> str:

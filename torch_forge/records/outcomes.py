@@ -28,6 +28,8 @@ class CaseResult:
     output: int
     candidate: ErrorStats
     eager: ErrorStats
+    told_apart: tuple[str, ...] = ()
+    """Wrong results, among those that are tried on every case, that would have been rejected on it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Crashed:
     exit_status: int
     log: str
     gate: str = "survives"
+    case: str = ""
+    """The test case that was running, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class TimedOut:
     limit_s: float
     log: str
     gate: str = "survives"
+    case: str = ""
+    """The test case that was running, where that is known."""
 
 
 @dataclass(frozen=True)

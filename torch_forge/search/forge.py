@@ -44,7 +44,7 @@ def forge_problem(
         problem, lowered=case.form, device=shop.device, pool=shop.pool, settings=shop.settings, seed=shop.settings.seed
     )
     best = search(case, judge, the_plan, start=known, use_templates=not reasons, author=author)
-    return decide(case, the_plan, best, judge.gates, against_inductor=against_inductor)
+    return decide(case, the_plan, best, judge.gates.met, against_inductor=against_inductor)
 
 
 __all__ = ["Forged", "forge_problem"]

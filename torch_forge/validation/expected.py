@@ -1,31 +1,32 @@
 """What is right for a case, and whether the case could tell.
 
 Float64 result, eager's result and the bounds are computed in the judge's process and never leave it. A case is worth running
-only if wrong results that are known to fool validators (zeros, the mean, a copy of an input, eager in a lower
-precision) would be rejected on it; ``told_apart`` asks.
+only if wrong results that are known to fool validators (zeros, the mean, a copy of an input, the result for other inputs,
+eager in a lower precision, eager without one of its inputs) would be rejected on it; ``told_apart`` says which are.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from torch_forge.errors import CaptureError
 from torch_forge.graphs.decompose import decompose
 from torch_forge.graphs.execute import callable_for, upcast_callable
-from torch_forge.graphs.inputs import draw_inputs
 from torch_forge.records.outcomes import Mismatch
-from torch_forge.records.problem import Graph, Policy
+from torch_forge.records.problem import REF, Graph, Policy
 from torch_forge.records.tensors import DTYPES
 from torch_forge.validation.cases import Case
 from torch_forge.validation.compare import Expected, compare, expect
 from torch_forge.validation.tolerance import Function, Rule, reduction_length, rounded_otherwise, sensitivity
 
-IMPOSTORS = ("zeros", "the mean", "an input", "a lower precision")
-"""Results that must be rejected by at least one case."""
+IMPOSTORS = ("zeros", "the mean", "an input", "an older result", "a lower precision")
+"""Results that must be rejected by at least one case; so must those that ignore one of the inputs (``impostors``)."""
+_IGNORED = 8
+"""Inputs whose influence is looked at."""
 _KEPT_BITS = {"float64": 24, "float32": 11, "float16": 8, "bfloat16": 5}
 """Significand bits of the next lower precision: float32, TF32 (and float16), bfloat16, an 8-bit float."""
 EQUAL_TERMS = frozenset({"constant_rows", "small_ints", "one_hot"})
@@ -40,9 +41,11 @@ class Prepared:
     case: Case
     outputs: tuple[Expected, ...]
     told_apart: frozenset[str]
-    """Those of ``IMPOSTORS`` that fail on it."""
+    """Those of ``impostors`` that fail on it."""
     eager_s: float
     """Wall time of one eager run, for time limits; no measurement."""
+    steady: bool = True
+    """Eager gives the same bits every time; only looked at in a ``deep`` case."""
 
     @property
     def nbytes(self) -> int:
@@ -50,16 +53,25 @@ class Prepared:
         return sum(t.numel() * t.element_size() for t in held)
 
 
-def prepare(case: Case, device: torch.device) -> Prepared | None:
+def impostors(graph: Graph) -> tuple[str, ...]:
+    """All wrong results that must be told apart for this graph."""
+    read = {ref for node in graph.nodes for ref in _refs((node.args, dict(node.kwargs)))} | set(graph.outputs)
+    alive = [k for k in range(min(len(graph.inputs), _IGNORED)) if f"{REF}i{k}" in read]
+    return (*IMPOSTORS, *(_ignoring(k) for k in alive if len(graph.inputs) > 1))
+
+
+def _ignoring(position: int) -> str:
+    return f"without input {position}"
+
+
+def prepare(case: Case, device: torch.device, *, deep: bool = False) -> Prepared | None:
     """Run eager and float64 on the case's inputs; None if eager itself refuses them.
 
+    deep: also ask whether each input has an influence, and whether eager is steady.
     Raises CaptureError if the graph cannot be computed in float64.
     """
     graph, policy = case.problem.graph, case.problem.policy
-    placed = draw_inputs(
-        graph, seed=case.seed, distribution=case.distribution, device=device, offset_elements=case.offset_elements
-    )
-    inputs = [p.tensor for p in placed]
+    inputs = [p.tensor for p in case.draw(device)]
     eager = callable_for(graph)
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         begin = time.perf_counter()
@@ -73,8 +85,35 @@ def prepare(case: Case, device: torch.device) -> Prepared | None:
         eager_s = time.perf_counter() - begin
         outputs = _expected_anywhere(case, inputs, results)
         lower = [_rounded(x, _POLICY_BITS.get(policy, _KEPT_BITS.get(_name(x), 0))) for x in inputs]
-        told_apart = frozenset(_rejected(outputs, inputs, eager(*lower)))
-    return Prepared(case, outputs, told_apart, eager_s)
+        others = [p.tensor for p in replace(case, seed=case.seed + 1).draw(device)]
+        shams = {"an older result": eager(*others), "a lower precision": eager(*lower)}
+        if deep:
+            shams |= {_ignoring(k): eager(*_swapped(inputs, others, k)) for k in range(min(len(inputs), _IGNORED))}
+        told_apart = frozenset(_rejected(outputs, inputs, shams))
+        steady = not deep or all(_same(results, eager(*inputs)) for _ in range(2))
+    return Prepared(case, outputs, told_apart, eager_s, steady)
+
+
+def _refs(value: object) -> Iterator[str]:
+    if isinstance(value, str) and value.startswith(REF):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _refs(tuple(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _refs(v)
+
+
+def _swapped(inputs: Sequence[torch.Tensor], others: Sequence[torch.Tensor], position: int) -> list[torch.Tensor]:
+    return [o if k == position else x for k, (x, o) in enumerate(zip(inputs, others, strict=True))]
+
+
+def _same(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    """Equal, NaN included."""
+    return all(
+        torch.equal(x.nan_to_num(), y.nan_to_num()) if x.is_floating_point() else torch.equal(x, y)
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def _wait(device: torch.device) -> None:
@@ -125,13 +164,13 @@ def _oracle(graph: Graph, inputs: Sequence[torch.Tensor]) -> tuple[Graph, Functi
 
 
 def _rejected(
-    outputs: Sequence[Expected], inputs: Sequence[torch.Tensor], lower_precision: Sequence[torch.Tensor]
+    outputs: Sequence[Expected], inputs: Sequence[torch.Tensor], computed: Mapping[str, Sequence[torch.Tensor]]
 ) -> Iterator[str]:
     shams = {
         "zeros": [torch.zeros_like(o.eager) for o in outputs],
         "the mean": [_mean(o.eager) for o in outputs],
         "an input": [_copied(inputs, o.eager) for o in outputs],
-        "a lower precision": list(lower_precision),
+        **computed,
     }
     for name, sham in shams.items():
         results = (

@@ -1,14 +1,11 @@
-"""The gates a candidate must pass, by name, in order: each a function from the evidence of one run to a verdict or None.
-
-A new gate is a function and a line in ``GATES``.
-"""
+"""What is looked at after a candidate has run: each check is a function from the evidence to a verdict or None."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from torch_forge.graphs.place import region_bytes, surroundings_kept, tensor_in
 from torch_forge.machine.launch import meaning
 from torch_forge.records.outcomes import CaseResult, Mismatch, Refused, Verdict
 from torch_forge.records.tensors import TensorSpec
+from torch_forge.validation.cases import PLAIN
 from torch_forge.validation.compare import compare
 from torch_forge.validation.expected import Prepared
 from torch_forge.validation.tasks import JOURNAL, PATTERNS
@@ -34,40 +32,45 @@ class Evidence:
     """The worker's journal line."""
     scratch: Path
     done: dict[tuple[str, str], CaseResult | Refused | Mismatch]
+    off: Collection[str] = ()
     results: list[CaseResult] = field(default_factory=list)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
         return self.prepared.case.problem.graph.output_specs
 
+    def gate(self, otherwise: str) -> str:
+        """The gate that this case belongs to, or the one that is being looked at where the case is an ordinary one."""
+        return self.prepared.case.gate if self.prepared.case.gate != PLAIN else otherwise
 
-Gate = Callable[[Evidence], Verdict | None]
+
+Check = Callable[[Evidence], Verdict | None]
 
 
 def launches(evidence: Evidence) -> Verdict | None:
     """``forge_launch`` says that it worked."""
-    code = evidence.report.get("code")
+    code, name = evidence.report.get("code"), evidence.prepared.case.name
     if code == 0:
         return None
     if not isinstance(code, int):
         return Refused(0, "it left no return code")
-    return Refused(code, f"forge_launch: {meaning(code)} ({evidence.prepared.case.name})")
+    return Refused(code, f"forge_launch: {meaning(code)} ({name})", gate=evidence.gate("launches"))
 
 
 def keeps_inputs(evidence: Evidence) -> Verdict | None:
     """Inputs and the bytes around them are as before."""
     if evidence.report.get("inputs_kept") is True:
         return None
-    return Refused(0, f"it writes to its inputs or around them ({evidence.prepared.case.name})")
+    return Refused(0, f"it writes to its inputs or around them ({evidence.prepared.case.name})", gate="keeps inputs")
 
 
 def is_right(evidence: Evidence) -> Verdict | None:
     """Every element of every output is right and nothing around the outputs was written, in every run handed over."""
-    runs = evidence.report.get("files")
-    if not isinstance(runs, list) or not 1 <= len(runs) <= len(PATTERNS):
+    runs, patterns = evidence.report.get("files"), evidence.report.get("patterns")
+    if not isinstance(runs, list) or not isinstance(patterns, list) or not 1 <= len(runs) <= len(patterns):
         return Refused(0, "it left no outputs")
-    for names, pattern in zip(runs, PATTERNS, strict=False):
-        if not isinstance(names, list) or len(names) != len(evidence.specs):
+    for names, pattern in zip(runs, patterns, strict=False):
+        if not isinstance(names, list) or len(names) != len(evidence.specs) or pattern not in PATTERNS:
             return Refused(0, "it left no outputs")
         for position, name in enumerate(names):
             result = _judged(evidence, position, str(name), pattern)
@@ -77,7 +80,25 @@ def is_right(evidence: Evidence) -> Verdict | None:
     return None
 
 
-GATES: tuple[tuple[str, Gate], ...] = (("launches", launches), ("keeps inputs", keeps_inputs), ("is right", is_right))
+def repeats(evidence: Evidence) -> Verdict | None:
+    """The same inputs gave the same bits, unless eager's vary too."""
+    turn = evidence.report.get("unsteady")
+    if turn is None or not evidence.prepared.steady:
+        return None
+    name = evidence.prepared.case.name
+    return Refused(0, f"run {turn} on the same inputs gave other bits than the first ({name})", gate="repeats")
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("launches", launches), ("keeps inputs", keeps_inputs), ("", is_right), ("repeats", repeats),
+)  # fmt: skip
+"""In order; a new check is a function and a line here. ``is_right`` serves several gates."""
+
+
+def first_verdict(evidence: Evidence) -> Verdict | None:
+    """What the first check that fails has to say; None: all is well."""
+    checks = (check for gate, check in CHECKS if gate not in evidence.off)
+    return next((verdict for check in checks if (verdict := check(evidence)) is not None), None)
 
 
 def _judged(evidence: Evidence, position: int, name: str, pattern: int) -> CaseResult | Refused | Mismatch:
@@ -92,10 +113,13 @@ def _judge_file(evidence: Evidence, position: int, name: str, pattern: int) -> C
     region = read_region(evidence.scratch / os.path.basename(name), region_bytes(spec))
     if region is None:
         return Refused(0, f"output {position} is missing or has another size ({case})")
-    if not surroundings_kept(region, spec, pattern):
-        return Refused(0, f"it writes outside output {position} ({case})")
+    if "stays inside" not in evidence.off and not surroundings_kept(region, spec, pattern):
+        return Refused(0, f"it writes outside output {position} ({case})", gate="stays inside")
     expected = evidence.prepared.outputs[position]
-    return compare(tensor_in(region, spec).to(expected.eager.device), expected, case=case, output=position)
+    result = compare(tensor_in(region, spec).to(expected.eager.device), expected, case=case, output=position)
+    if isinstance(result, Mismatch):
+        return replace(result, gate=evidence.prepared.case.gate)
+    return replace(result, told_apart=tuple(sorted(evidence.prepared.told_apart)))
 
 
 def read_region(path: Path, nbytes: int) -> torch.Tensor | None:

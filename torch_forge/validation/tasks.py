@@ -7,6 +7,8 @@ before and after each run tells the judge what was going on when the process die
 from __future__ import annotations
 
 import json
+import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +17,15 @@ from typing import Any
 
 import torch
 
-from torch_forge.graphs.inputs import draw_inputs
+from torch_forge.graphs.execute import callable_for
 from torch_forge.graphs.place import NAN_BYTE, PLAIN_BYTE, Placed, place
 from torch_forge.machine.launch import Launch
 from torch_forge.machine.loader import load_kernel
 from torch_forge.records.codec import from_plain
 from torch_forge.records.tensors import TensorSpec, contiguous
 from torch_forge.validation.cases import Case
+from torch_forge.validation.conditions import Conditions
+from torch_forge.validation.traces import Snapshot, held_bytes, leaked
 
 JOURNAL = "journal.jsonl"
 PATTERNS = (NAN_BYTE, PLAIN_BYTE)
@@ -30,22 +34,37 @@ _HEAD_START_CYCLES = 200_000
 """The stream is kept busy this long before the inputs are written: a launch on any other stream comes too early."""
 _REMEMBERED = 4
 """Distinct results of one case kept to recognise equal ones, in copies of the outputs."""
+KEPT = 3
+"""Results of the first cases that are looked at again after all others."""
+REPEATS = 8
+"""Further runs on the inputs of the first case."""
+_LEAK_CALLS, _LEAK_S = 200, 0.5
+"""At most so many calls, and about so long, are spent on looking for a leak."""
 
 
 def run_candidate(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
     """Run every config on every case; results are files and journal lines in ``scratch``.
 
-    payload: ``library``, ``device``, ``threads``, ``workspace_bytes``, ``configs``, ``cases`` (``case`` and ``dims`` each).
+    payload: ``library``, ``device``, ``threads``, ``workspace_bytes``, ``configs``, ``cases`` (``case`` and ``dims`` each),
+    ``conditions``, ``closely`` (whether the first case is repeated, early results are looked at again, and traces are).
     """
     device = torch.device(payload["device"])
+    torch.set_num_threads(1)  # no pool of torch's own before threads are counted
     with _own_stream(device) as stream, (scratch / JOURNAL).open("a", buffering=1) as journal:
-        bench = _Bench(payload, load_kernel(payload["library"]), device, stream, scratch)
-        for number, entry in enumerate(payload["cases"]):
-            case: Case = from_plain(Case, entry["case"])
-            bench.use(case, entry["dims"])
-            for config in payload["configs"] if case.offset_elements == 0 else [0]:
+        bench = _Bench(payload, device, stream, scratch)
+        if payload["closely"]:
+            _note(journal, case=0, config=payload["configs"][0], event="begin")
+            _note(journal, event="traces", found=bench.traces())
+        torch.set_num_threads(payload["threads"])
+        for number in range(len(payload["cases"])):
+            case = bench.use(number)
+            for config in payload["configs"] if not case.misaligned else [0]:
                 _note(journal, case=number, config=config, event="begin")
                 _note(journal, case=number, config=config, event="end", **bench.run(number, config))
+        for (number, config), kept in bench.late():
+            _note(journal, case=number, config=config, event="late", kept=kept)
+        if payload["closely"]:
+            _note(journal, event="traces", found=bench.left_behind())
     return {"finished": True}
 
 
@@ -70,7 +89,6 @@ class _Bench:
     """Buffers that stay in place while cases and configs change."""
 
     payload: dict[str, Any]
-    address: int
     device: torch.device
     stream: torch.cuda.Stream | None
     scratch: Path
@@ -79,60 +97,118 @@ class _Bench:
     specs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     dims: Sequence[int] = ()
-    layout: object = None
+    right: tuple[torch.Tensor, ...] = ()
     seen: list[tuple[list[torch.Tensor], list[str]]] = field(default_factory=list)
+    kept: dict[tuple[int, int], tuple[list[Placed], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.conditions: Conditions = from_plain(Conditions, self.payload["conditions"])
+        self.cases: list[tuple[Case, list[int]]] = [(from_plain(Case, e["case"]), e["dims"]) for e in self.payload["cases"]]
+        self.arenas: dict[object, list[Placed]] = {}
+        self.number = -1
         self.workspace = _workspace(self.payload["workspace_bytes"], self.device)
+        self.use(0)
+        self.before = Snapshot.take()
+        self.address = load_kernel(self.payload["library"])
 
-    def use(self, case: Case, dims: Sequence[int]) -> None:
-        """Draw the inputs of a case; the buffers stay where they are if the layout is that of the last case."""
-        graph = case.problem.graph
-        layout = (graph.inputs, case.offset_elements)
-        if layout != self.layout:
-            shift = case.offset_elements
-            self.arena = [place(s, device=self.device, byte=NAN_BYTE, offset_elements=shift) for s in graph.inputs]
-        self.layout, self.specs, self.outputs, self.dims = layout, graph.inputs, graph.output_specs, dims
+    def use(self, number: int) -> Case:
+        """Draw the inputs of a case; inputs of the first case's layout always lie where they lay before."""
+        case, self.dims = self.cases[number]
+        if number == self.number:
+            return case
+        self.number, graph = number, case.problem.graph
+        layout = (graph.inputs, case.offsets)
+        if layout not in self.arenas:
+            while len(self.arenas) > 1:
+                self.arenas.popitem()
+            self.arenas[layout] = self._blank(graph.inputs, case.offsets)
+        self.arena, self.specs, self.outputs = self.arenas[layout], graph.inputs, graph.output_specs
         self.seen = []
-        self.pristine = draw_inputs(
-            graph,
-            seed=case.seed,
-            distribution=case.distribution,
-            device=self.device,
-            offset_elements=case.offset_elements,
-        )
+        self.pristine = case.draw(self.device, zone=self.conditions.zone)
+        if not self.conditions.poisoned:
+            with torch.no_grad():
+                self.right = callable_for(graph)(*(p.tensor for p in self.pristine))
+        return case
 
-    def run(self, number: int, config: int) -> dict[str, Any]:
-        """Two runs with different patterns in the outputs; what the journal is to say."""
-        launch = Launch(
+    def _blank(self, specs: Sequence[TensorSpec], offsets: Sequence[int]) -> list[Placed]:
+        guarded, zone = self.conditions.guarded, self.conditions.zone
+        return [
+            place(s, device=self.device, byte=zone, offset_elements=o, guarded=guarded)
+            for s, o in zip(specs, offsets, strict=True)
+        ]
+
+    def _launch(self, config: int, threads: int) -> Launch:
+        return Launch(
             self.address,
             [(s, p.tensor.data_ptr()) for s, p in zip(self.specs, self.arena, strict=True)],
             self.outputs,
             self.dims,
             config=config,
-            threads=self.payload["threads"],
+            threads=threads,
             workspace=self.workspace.data_ptr() if self.workspace is not None else 0,
             stream=self.stream.cuda_stream if self.stream is not None else 0,
         )
-        runs = []
-        for pattern in PATTERNS:
+
+    def traces(self) -> list[str]:
+        """What one run on one thread leaves behind."""
+        self._once(self._launch(self.payload["configs"][0], 1), NAN_BYTE)
+        return self.before.differences(Snapshot.take(), threads=self.device.type == "cpu")
+
+    def left_behind(self) -> list[str]:
+        """What all runs together left behind, and whether memory grows from call to call."""
+        found = self.before.differences(Snapshot.take(), threads=False)
+        launch = self._launch(self.payload["configs"][0], self.payload["threads"])
+        outputs, _ = self._once(launch, NAN_BYTE)
+        tensors = [p.tensor for p in outputs]
+        launch(tensors)
+        before_bytes, calls, end = held_bytes(self.device), 0, time.monotonic() + _LEAK_S
+        while calls < _LEAK_CALLS and time.monotonic() < end:
+            launch(tensors)
+            calls += 1
+            if self.stream is not None and calls % 16 == 0:
+                self.stream.synchronize()
+        if self.stream is not None:
+            self.stream.synchronize()
+        leak = leaked(before_bytes, held_bytes(self.device), calls)
+        return found + ([leak] if leak else [])
+
+    def run(self, number: int, config: int) -> dict[str, Any]:
+        """Two runs with different patterns in the outputs, more for the first case; what the journal is to say."""
+        launch = self._launch(config, self.payload["threads"])
+        first, code = self._once(launch, PATTERNS[0])
+        if code != 0:
+            return {"code": code}
+        kept, bits = self._inputs_kept(), [_bits(p).clone() for p in first]
+        # Read before anything else runs, since a later call may change it.
+        names, patterns = [self._keep(first, f"{number}-{config}-0")], [PATTERNS[0]]
+        if self.payload["closely"] and number < KEPT:
+            self.kept[number, config] = (first, _checksum(first))
+        unsteady = None
+        for turn in range(1, len(PATTERNS) + (REPEATS if number == 0 and self.payload["closely"] else 0)):
+            pattern = PATTERNS[turn % len(PATTERNS)]
             outputs, code = self._once(launch, pattern)
             if code != 0:
                 return {"code": code}
-            if not self._inputs_kept():
-                return {"code": 0, "inputs_kept": False}
-            runs.append(outputs)
-        steady = all(_same_elements(a, b) for a, b in zip(*runs, strict=True))
-        names = [self._keep(runs[0], f"{number}-{config}-0")]
-        # The surroundings hold the second pattern, so the second run is handed over whenever it could tell something.
-        if not steady or number == 0:
-            names.append(self._keep(runs[1], f"{number}-{config}-1"))
-        return {"code": 0, "inputs_kept": True, "files": names}
+            kept = kept and self._inputs_kept()
+            differs = unsteady is None and not all(torch.equal(_bits(p), b) for p, b in zip(outputs, bits, strict=True))
+            unsteady = turn if differs else unsteady
+            # The surroundings hold the second pattern, so the second run is handed over whenever it could tell something.
+            if differs or (turn == 1 and number == 0):
+                names[1:], patterns[1:] = [self._keep(outputs, f"{number}-{config}-1")], [pattern]
+        return {"code": 0, "inputs_kept": kept, "files": names, "patterns": patterns, "unsteady": unsteady}
+
+    def late(self) -> Iterator[tuple[tuple[int, int], bool]]:
+        """Whether the results of the first cases still are what they were when they were read."""
+        for key, (outputs, checksum) in self.kept.items():
+            yield key, _checksum(outputs) == checksum
 
     def _once(self, launch: Launch, pattern: int) -> tuple[list[Placed], int]:
         if self.stream is not None:
             torch.cuda._sleep(_HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
-        outputs = [place(s, device=self.device, byte=pattern) for s in self.outputs]
+        guarded = self.conditions.guarded
+        outputs = [place(s, device=self.device, byte=pattern, guarded=guarded) for s in self.outputs]
+        for placed, value in zip(outputs, self.right, strict=False):
+            placed.tensor.copy_(value)
         if self.workspace is not None:
             self.workspace.fill_(pattern)
         for target, source in zip(self.arena, self.pristine, strict=True):
@@ -154,13 +230,20 @@ class _Bench:
         for name, placed in zip(names, outputs, strict=True):
             placed.region.cpu().numpy().tofile(self.scratch / name)
         if len(self.seen) < _REMEMBERED:
-            self.seen.append(([p.region for p in outputs], names))
+            self.seen.append(([p.region.clone() for p in outputs], names))
         return names
 
 
-def _same_elements(a: Placed, b: Placed) -> bool:
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.tensor.element_size()]
-    return torch.equal(a.tensor.view(bits), b.tensor.view(bits))
+def _bits(placed: Placed) -> torch.Tensor:
+    """The elements as integers, so that equal means equal bits."""
+    return placed.tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[placed.tensor.element_size()])
+
+
+def _checksum(outputs: Sequence[Placed]) -> int:
+    total = 0
+    for placed in outputs:
+        total = zlib.crc32(placed.region.cpu().numpy().data, total)
+    return total
 
 
 def _workspace(nbytes: int, device: torch.device) -> torch.Tensor | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from torch_forge.machine.workers import Outcome, TaskDied, TaskDone, WorkerPool
 from torch_forge.records.codec import to_plain
 from torch_forge.records.kernels import Built
 from torch_forge.records.outcomes import CaseResult, Crashed, Mismatch, Refused, TimedOut, Verdict
+from torch_forge.validation.cases import PLAIN
+from torch_forge.validation.conditions import Conditions
 from torch_forge.validation.expected import Prepared
-from torch_forge.validation.gates import GATES, Evidence, read_journal
+from torch_forge.validation.gates import Evidence, first_verdict, read_journal
 
 TASK = "torch_forge.validation.tasks:run_candidate"
 MAX_DEATHS = 3
@@ -41,25 +43,42 @@ class Trial:
     device: torch.device
     timeout_s: float
     """At most; less if an honest run takes much less."""
+    conditions: Conditions
+    closely: bool = False
+    """Also repeat the first case, look at early results again and for traces."""
+    off: Collection[str] = ()
+    """Gates to leave out."""
 
     def run(self, configs: Sequence[int]) -> dict[int, Found]:
         """One entry per config."""
+        if self.conditions.shared or len(self.cases) == 1:
+            return self._run(configs)
+        found: dict[int, Found] = {c: [] for c in configs}
+        for number, one in enumerate(self.cases):
+            alone = replace(self, cases=(one,), closely=self.closely and number == 0)
+            for config, new in alone._run([c for c in configs if isinstance(found[c], list)]).items():
+                old = found[config]
+                found[config] = [*old, *new] if isinstance(old, list) and isinstance(new, list) else new
+        return found
+
+    def _run(self, configs: Sequence[int]) -> dict[int, Found]:
         found: dict[int, Found] = {}
         left, deaths = list(configs), 0
         while left:
             scratch = Path(tempfile.mkdtemp(prefix="torch_forge-judge-"))
             try:
                 outcome = self._in_worker(left, scratch)
-                reports, running = _notes(scratch)
-                found.update(self._weigh(left, reports, scratch, complete=isinstance(outcome, TaskDone)))
+                notes = _Notes.read(scratch)
+                found.update(self._weigh(left, notes, scratch, complete=isinstance(outcome, TaskDone)))
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
             left = [c for c in left if c not in found]
             if not left:
                 break
             deaths += 1
+            case, running = notes.running
             guilty = [running] if running in left and deaths < MAX_DEATHS else left
-            found.update({c: _death(outcome) for c in guilty})
+            found.update({c: self._death(outcome, case) for c in guilty})
             left = [c for c in left if c not in guilty]
         return found
 
@@ -71,6 +90,8 @@ class Trial:
             "workspace_bytes": self.built.candidate.workspace_bytes,
             "configs": list(configs),
             "cases": [{"case": to_plain(p.case), "dims": dims} for p, dims in self.cases],
+            "conditions": to_plain(self.conditions),
+            "closely": self.closely,
         }
         return self.pool.run(TASK, payload, timeout_s=self._limit_s(len(configs)), scratch=scratch)
 
@@ -79,55 +100,79 @@ class Trial:
         drawn = sum(s.numel for p, _ in self.cases for s in p.case.problem.graph.inputs)
         start_s = 40.0 if self.device.type == "cuda" else 8.0
         runs_s = sum(2 * configs * (20 * p.eager_s + 0.02) for p, _ in self.cases)
-        return min(self.timeout_s, start_s + runs_s + drawn / 10e6 * (1 + configs / 10))
+        close_s = 2.0 + 20 * configs * (20 * self.cases[0][0].eager_s + 0.02) if self.closely else 0.0
+        return min(self.timeout_s, start_s + runs_s + close_s + drawn / 10e6 * (1 + configs / 10))
 
-    def _weigh(
-        self, configs: Sequence[int], reports: Mapping[tuple[int, int], Mapping[str, Any]], scratch: Path, *, complete: bool
-    ) -> dict[int, Found]:
+    def _weigh(self, configs: Sequence[int], notes: _Notes, scratch: Path, *, complete: bool) -> dict[int, Found]:
         """Judge what is in the scratch folder; a config without all its reports is left out unless they are ``complete``."""
         done: dict[tuple[str, str], CaseResult | Refused | Mismatch] = {}
         found: dict[int, Found] = {}
         for config in configs:
             results: list[CaseResult] = []
             for number, (prepared, _) in enumerate(self.cases):
-                if prepared.case.offset_elements and config != 0:
+                if prepared.case.misaligned and config != 0:
                     continue
-                report = reports.get((number, config))
+                report = notes.reports.get((number, config))
                 if report is None:
                     if complete:
                         found[config] = Refused(0, f"no report of {prepared.case.name}")
                     break
-                verdict = _first_verdict(Evidence(prepared, report, scratch, done, results))
+                verdict = first_verdict(Evidence(prepared, report, scratch, done, self.off, results))
                 if verdict is not None:
                     found[config] = verdict
                     break
             else:
-                found[config] = results
+                # What it does after its last case is part of the story: it is not through if the process died then.
+                if complete or not self.closely:
+                    found[config] = self._afterwards(config, notes) or results
         return found
 
+    def _afterwards(self, config: int, notes: _Notes) -> Verdict | None:
+        """What shows only when all cases are through."""
+        changed = [n for (n, c), kept in notes.late.items() if c == config and not kept]
+        if changed and "kept outputs" not in self.off:
+            name = self.cases[changed[0]][0].case.name
+            return Refused(0, f"the result of an earlier call changed later ({name})", gate="kept outputs")
+        if notes.traces and "leaves no trace" not in self.off:
+            return Refused(0, "; ".join(notes.traces), gate="leaves no trace")
+        return None
 
-def _first_verdict(evidence: Evidence) -> Verdict | None:
-    return next((verdict for _, gate in GATES if (verdict := gate(evidence)) is not None), None)
+    def _death(self, outcome: Outcome, case: int | None) -> Verdict:
+        """The verdict on whoever was running when the worker died; what was special about the case is to blame."""
+        running = self.cases[case][0].case if case is not None and case < len(self.cases) else None
+        gate, name = (running.gate, running.name) if running is not None else (PLAIN, "")
+        gate = "survives" if gate == PLAIN else gate
+        if isinstance(outcome, TaskDied):
+            return Crashed(outcome.signal, outcome.exit_status, f"{outcome.exception}\n{outcome.log}".strip(), gate, name)
+        assert not isinstance(outcome, TaskDone)
+        return TimedOut(outcome.limit_s, outcome.log, gate, name)
 
 
-def _notes(scratch: Path) -> tuple[dict[tuple[int, int], dict[str, Any]], int | None]:
-    """Reports by case and config, and the config that was begun and not ended."""
-    reports: dict[tuple[int, int], dict[str, Any]] = {}
-    running: int | None = None
-    for note in read_journal(scratch):
-        case, config = note.get("case"), note.get("config")
-        if not isinstance(case, int) or not isinstance(config, int):
-            continue
-        if note.get("event") == "begin":
-            running = config
-        else:
-            reports[case, config] = note
-            running = None
-    return reports, running
+@dataclass
+class _Notes:
+    """The worker's journal, as far as it is well-formed."""
 
+    reports: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    """By case and config."""
+    late: dict[tuple[int, int], bool] = field(default_factory=dict)
+    traces: list[str] = field(default_factory=list)
+    running: tuple[int | None, int | None] = (None, None)
+    """Case and config that were begun and not ended."""
 
-def _death(outcome: Outcome) -> Verdict:
-    if isinstance(outcome, TaskDied):
-        return Crashed(outcome.signal, outcome.exit_status, f"{outcome.exception}\n{outcome.log}".strip())
-    assert not isinstance(outcome, TaskDone)
-    return TimedOut(outcome.limit_s, outcome.log)
+    @classmethod
+    def read(cls, scratch: Path) -> _Notes:
+        notes = cls()
+        for note in read_journal(scratch):
+            case, config = note.get("case"), note.get("config")
+            if note.get("event") == "traces":
+                notes.traces += [str(t) for t in note.get("found", [])]
+            elif not isinstance(case, int) or not isinstance(config, int):
+                continue
+            elif note.get("event") == "begin":
+                notes.running = (case, config)
+            elif note.get("event") == "late":
+                notes.late[case, config] = note.get("kept") is True
+            else:
+                notes.reports[case, config] = note
+                notes.running = (None, None)
+        return notes
