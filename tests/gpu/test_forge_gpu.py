@@ -11,15 +11,17 @@ import torch.nn.functional as F
 
 import torch_forge
 from tests.unit.test_lowering import CASES
+from torch_forge.compilation.build import build_many
+from torch_forge.compilation.jobs import build_jobs
 from torch_forge.functions import trace
+from torch_forge.generation.templates.engine import candidates
 from torch_forge.graphs.lower import lower
 from torch_forge.profiling.workload import Call
+from torch_forge.records.kernels import Built, Candidate
 from torch_forge.records.outcomes import Passed
 from torch_forge.records.problem import Policy
 from torch_forge.records.program import Lowered
-from torch_forge.search.case import Case
-from torch_forge.search.trials import _built
-from torch_forge.search.workshop import Deadline, Workshop
+from torch_forge.search.workshop import Workshop
 from torch_forge.settings import Settings
 from torch_forge.validation.judge import Judge
 
@@ -28,7 +30,8 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    with Workshop.open("cuda", Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=60.0)) as opened:
+    settings = Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=60.0, peers="eager")
+    with Workshop.open("cuda", settings) as opened:
         yield opened
 
 
@@ -39,27 +42,31 @@ def rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def test_every_lowering_case_is_right_in_every_config(shop: Workshop) -> None:
     """All the small graphs of the lowering tests, built together, each config judged on the GPU."""
-    jobs: list[tuple[str, Case, Judge]] = []
+    judges: dict[str, tuple[str, Judge]] = {}
+    proposed: list[Candidate] = []
     for name, (fn, make, _) in CASES.items():
         torch.manual_seed(0)
         problem = trace(fn, Call(tuple(t.cuda() for t in make())), Policy.EAGER_EQUIVALENT).problem
         lowered = lower(problem)
         assert isinstance(lowered, Lowered), name
-        case = Case(problem, lowered, shop, 1, 1.0, Deadline.after(600))
-        jobs.append(
-            (name, case, Judge(problem, lowered=lowered, device=shop.device, pool=shop.pool, settings=shop.settings, seed=0))
-        )
+        judge = Judge(problem, lowered=lowered, device=shop.device, pool=shop.pool, settings=shop.settings, seed=0)
+        for candidate in candidates(problem, lowered, shop.device):
+            judges[candidate.digest] = name, judge
+            proposed.append(candidate)
+    assert shop.can_build()
+    assert shop.toolchain is not None
+    jobs = build_jobs(shop.settings)
     failures: list[str] = []
-    from torch_forge.generation.templates.engine import candidates
-
-    for name, case, judge in jobs:
-        assert case.form is not None
-        built = list(_built(case, candidates(case.problem, case.form, shop.device)))
-        failures += [f"{name}: {t.build}" for t in case.trials]
-        for one in built:
-            for config, verdict in judge.verdicts(one).items():
-                if not isinstance(verdict, Passed):
-                    failures.append(f"{name}, {one.candidate.author} config {config}: {verdict}")
+    for candidate, built in build_many(
+        proposed, shop.toolchain, shop.pool, staging_root=shop.staging, timeout_s=120, jobs=jobs
+    ):
+        name, judge = judges[candidate.digest]
+        if not isinstance(built, Built):
+            failures.append(f"{name}, {candidate.author}: {built}")
+            continue
+        for config, verdict in judge.verdicts(built).items():
+            if not isinstance(verdict, Passed):
+                failures.append(f"{name}, {candidate.author} config {config}: {verdict}")
     assert not failures, "\n".join(f[:600] for f in failures)
 
 
