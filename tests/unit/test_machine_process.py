@@ -50,6 +50,17 @@ def test_the_limit_kills_grandchildren_that_hold_the_pipes(tmp_path: Path):
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+def test_in_the_callers_group_only_the_command_is_killed_and_pipes_that_others_hold_are_not_waited_for(tmp_path: Path):
+    script = f"echo begun; sleep 60 & echo $! > {tmp_path}/pid; wait"
+    done = run(["/bin/sh", "-c", script], timeout_s=0.5, own_group=False)
+    child = int((tmp_path / "pid").read_text())
+    try:
+        assert (done.timed_out, done.stdout) == (True, "begun\n")
+        assert os.getpgid(child) == os.getpgid(0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def gone(pid: int) -> bool:
     """Whether a process ends within seconds; a zombie has ended."""
     for _ in range(200):

@@ -34,6 +34,7 @@ NAMED_ARCHS = {
     "Blackwell": "10.0;12.0+PTX",
 }
 """Names that torch accepts in TORCH_CUDA_ARCH_LIST."""
+SANITIZER = "compute-sanitizer"
 SOURCE = """
 #include <cuda_runtime.h>
 __global__ void empty() {}
@@ -170,3 +171,24 @@ def _known_archs(nvcc: str) -> frozenset[str]:
 def _number(arch: str) -> tuple[int, int]:
     major, _, minor = arch.partition(".")
     return int(major), int(minor)
+
+
+def find_compute_sanitizer(cuda_home: str) -> tuple[str, str]:
+    """(path of a compute-sanitizer that runs, or empty; one line about it): this toolkit's, one on PATH, another's."""
+    return _find_compute_sanitizer(cuda_home, tuple(os.get_exec_path()))
+
+
+@cache
+def _find_compute_sanitizer(cuda_home: str, search_path: tuple[str, ...]) -> tuple[str, str]:
+    others = sorted(glob.glob("/usr/local/cuda*"), reverse=True)
+    inside = [os.path.join(home, part, SANITIZER) for home in (cuda_home, *others) for part in ("bin", SANITIZER)]
+    places = [*inside[:2], *(os.path.join(folder, SANITIZER) for folder in search_path), *inside[2:]]
+    refused: list[str] = []
+    for path in places:
+        if not os.access(path, os.X_OK) or os.path.isdir(path):
+            continue
+        done = run((path, "--version"), timeout_s=VERSION_TIMEOUT_S)
+        if done.ok and (match := re.search(r"Version (\S+)", done.stdout)):
+            return path, f"compute-sanitizer {match[1]} ({path})"
+        refused.append(f"{path} does not run: {first_complaint(done.output) or f'status {done.exit_status}'}")
+    return "", "; ".join(refused) or "there is no compute-sanitizer, neither in the CUDA toolkit nor on PATH"

@@ -1,7 +1,8 @@
 """Run one short command to its end or to its limit, leaving no process behind.
 
 A compiler driver starts further processes; killing only the driver would leave them running and holding the pipes. So
-each command leads its own session, and the whole group is killed at the limit or when the caller is interrupted.
+each command leads its own session, and the whole group is killed at the limit or when the caller is interrupted. A worker,
+whose own group is killed when it ends, keeps its commands in it instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+LAST_WORDS_S = 2.0
+"""How long the pipes of a killed command are read on."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,12 @@ def run(
     timeout_s: float,
     cwd: Path | None = None,
     env: Mapping[str, str | None] | None = None,
+    own_group: bool = True,
 ) -> Finished:
     """Run ``command`` without a shell and without input.
 
-    env: changes to the environment, None unsets. At the limit the process group gets SIGKILL.
+    env: changes to the environment, None unsets. own_group: at the limit its process group gets SIGKILL; False, for workers:
+    it stays in the caller's group and at the limit only it is killed, what it started ends with the group.
     """
     begin = time.monotonic()
     try:
@@ -59,7 +65,7 @@ def run(
             stderr=subprocess.PIPE,
             cwd=cwd,
             env=changed_environment(os.environ, env or {}),
-            start_new_session=True,
+            start_new_session=own_group,
         )
     except OSError as error:
         return Finished(tuple(command), 127, "", f"{command[0]}: {error.strerror or error}\n", 0.0, False)
@@ -69,10 +75,10 @@ def run(
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             timed_out = True
-            _kill_group(process.pid)
-            stdout, stderr = process.communicate()
+            _kill(process, own_group)
+            stdout, stderr = _last_words(process)
         except BaseException:
-            _kill_group(process.pid)
+            _kill(process, own_group)
             raise
     seconds = time.monotonic() - begin
     return Finished(
@@ -91,6 +97,17 @@ def changed_environment(environ: Mapping[str, str], changes: Mapping[str, str | 
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _kill_group(pid: int) -> None:
+def _kill(process: subprocess.Popen[bytes], own_group: bool) -> None:
+    if not own_group:
+        process.kill()
+        return
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _last_words(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """(stdout, stderr) of a killed command. What it started outside a group of its own may hold the pipes open."""
+    try:
+        return process.communicate(timeout=LAST_WORDS_S)
+    except subprocess.TimeoutExpired as error:
+        return error.stdout or b"", error.stderr or b""

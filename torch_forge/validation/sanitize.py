@@ -1,0 +1,121 @@
+"""The gate "sanitizers": the kernel alone in a process, under tools that see each access, on a few small cases.
+
+On a CPU the candidate's source is built once more, with AddressSanitizer and UndefinedBehaviorSanitizer; on a GPU the very
+library that was built runs under four tools of compute-sanitizer. ``include/forge_driver.cpp`` launches it: no Python, no
+torch, every buffer as large as its tensor. What is not seen: uninitialised reads on a CPU (the gate "writes everything" has
+its own means), races between CPU threads (ThreadSanitizer takes GCC's OpenMP runtime, which it cannot look into, for a race
+at every barrier), races in a GPU's global memory.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from torch_forge.machine.files import private_dir, remove_tree
+from torch_forge.machine.toolchain import Toolchain
+from torch_forge.machine.workers import TaskDied, TaskDone, TaskExpired, WorkerPool
+from torch_forge.records.kernels import Built
+from torch_forge.records.outcomes import Crashed, Refused, TimedOut
+from torch_forge.validation.sanitizer_commands import (
+    ENVIRONMENT,
+    Commands,
+    SanitizerRun,
+    device_commands,
+    host_commands,
+    write_run,
+)
+from torch_forge.validation.sanitizer_verdict import GATE, Finding, of_builds, of_tool
+
+__all__ = ["SanitizerReport", "SanitizerRun", "sanitize"]
+
+TASK = "torch_forge.validation.sanitize_tasks:check"
+GRACE_S = 10.0
+"""The worker ends its commands at the limit; this much later it is ended itself."""
+AWARE = re.compile(
+    r"\b(_*(no_sanitize|no_address_safety|disable_sanitizer)\w*|__SANITIZE_\w+|__(asan|ubsan|sanitizer)_\w+"
+    r"|(address|undefined_behavior)_sanitizer)\b"
+)
+"""Words with which a source looks for a sanitizer or switches it off."""
+
+
+@dataclass(frozen=True)
+class SanitizerReport:
+    """What the sanitizers say of one config."""
+
+    tools: tuple[str, ...]
+    """Those that saw every case and found nothing."""
+    missing: Mapping[str, str]
+    """Those that could not be used, or not to the end -> why. Neither for nor against the candidate."""
+    finding: Finding | None
+    """The first thing that was found."""
+    seconds: float
+    """Wall time of all builds and runs."""
+
+
+def sanitize(
+    built: Built,
+    config: int,
+    runs: Sequence[SanitizerRun],
+    *,
+    toolchain: Toolchain,
+    pool: WorkerPool,
+    staging_root: Path,
+    timeout_s: float,
+    device: torch.device,
+) -> SanitizerReport:
+    """Run one config on ``runs``, smallest first, under every sanitizer of its backend, side by side.
+
+    timeout_s: for everything, builds included. TimedOut is a kernel that did not finish a single launch; one that did not
+    come through all runs makes the tool ``missing``.
+    """
+    candidate = built.candidate
+    if word := AWARE.search(candidate.source.replace("\\\n", "")):
+        return SanitizerReport((), {}, Refused(0, f"its source says {word[0]}, which is about sanitizers", GATE), 0.0)
+    runs = sorted(runs, key=lambda run: run.nbytes)
+    scratch = Path(tempfile.mkdtemp(prefix="torch_forge-sanitize-", dir=private_dir(staging_root).absolute()))
+    try:
+        files = [f"run{k}.bin" for k in range(len(runs))]
+        for name, run in zip(files, runs, strict=True):
+            write_run(scratch / name, run, config=config, workspace_bytes=candidate.workspace_bytes)
+        if candidate.backend == "cuda":
+            commands = device_commands(built.library, toolchain, files, device.index or 0)
+        else:
+            (scratch / "kernel.cpp").write_text(candidate.source)
+            commands = host_commands(toolchain, files)
+        if not commands.tools:
+            return SanitizerReport((), commands.missing, None, 0.0)
+        payload = {"builds": commands.builds, "tools": commands.tools, "limit_s": timeout_s}
+        outcome = pool.run(TASK, payload, timeout_s=timeout_s + GRACE_S, env=ENVIRONMENT, scratch=scratch)
+    finally:
+        remove_tree(scratch)
+    if isinstance(outcome, TaskDone):
+        return _weighed(outcome, commands, tuple(run.case.name for run in runs), timeout_s)
+    return _without_answer(outcome, commands)
+
+
+def _weighed(outcome: TaskDone, commands: Commands, cases: tuple[str, ...], limit_s: float) -> SanitizerReport:
+    builds, tools = outcome.value["builds"], outcome.value["tools"]
+    answers: dict[str, Finding | str | None] = {}
+    for name in commands.tools:
+        # What stopped a build stopped every tool.
+        answers[name] = of_tool(name, tools[name], cases, limit_s) if name in tools else of_builds(builds, limit_s)
+    return SanitizerReport(
+        tools=tuple(name for name, answer in answers.items() if answer is None),
+        missing={name: answer for name, answer in answers.items() if isinstance(answer, str)},
+        finding=next((answer for answer in answers.values() if answer is not None and not isinstance(answer, str)), None),
+        seconds=outcome.seconds,
+    )
+
+
+def _without_answer(outcome: TaskDied | TaskExpired, commands: Commands) -> SanitizerReport:
+    if isinstance(outcome, TaskExpired):
+        return SanitizerReport((), {}, TimedOut(outcome.limit_s, outcome.log, GATE), outcome.limit_s)
+    if outcome.exception:  # our own task could not do its work
+        return SanitizerReport((), dict.fromkeys(commands.tools, outcome.exception), None, outcome.seconds)
+    return SanitizerReport((), {}, Crashed(outcome.signal, outcome.exit_status, outcome.log, GATE), outcome.seconds)
