@@ -9,44 +9,31 @@ It never reads what a child writes: each task brings two sockets, one between it
 one between its client and this process (pid, exit code; the client hanging up means kill). So a child can spoil nothing but
 its own answer.
 
-Runs as ``main()`` of a fresh interpreter, see ``workers.py``; the child's half is ``child`` and below.
+Runs as ``main()`` of a fresh interpreter, see ``worker_client.py``; the child's half is ``worker_child.py``.
 """
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import gc
 import importlib
 import json
 import os
-import resource
 import select
 import shutil
 import signal
 import socket
-import struct
 import sys
-import tempfile
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torch_forge.machine.frames import ENDED, FORKED, NOT_FORKED, NOTE
+from torch_forge.machine.worker_child import child
+
 READY_BYTES = 1 << 16
 """Size limit of the one message from this process to its client that is not about a task."""
-RESULT_BYTES = 64 << 20
-"""A task's answer is a small record; bulk data travels in files."""
-LOG_NAME = "log.txt"
-"""A task's stdout and stderr, in its scratch directory."""
-FILE_BYTES = 8 << 30
-"""No file a task writes may be larger, so that a kernel printing in a loop cannot fill the disk."""
-LENGTH = struct.Struct("<q")
-STATUS = struct.Struct("<i")
 ALIVE_CHECK_MS = 1000
-PR_SET_PDEATHSIG = 1
-CRASHED_BEFORE_TASK = 70
-"""Exit code of a child that failed in our code, before the task's."""
 
 
 def main() -> NoReturn:
@@ -145,7 +132,7 @@ class Parent:
         try:
             pid = os.fork()
         except OSError as error:
-            _tell(watch, 0, -(error.errno or 1))
+            _tell(watch, NOT_FORKED, error.errno or 1)
             pid = -1
         if pid == 0:
             child(channel, os.getppid())
@@ -158,7 +145,7 @@ class Parent:
         self._tasks[pid] = watch
         self._pids[watch.fileno()] = pid
         self._poll.register(watch, select.POLLIN)
-        _tell(watch, pid)
+        _tell(watch, FORKED, pid)
         return True
 
     def _reap(self) -> None:
@@ -180,108 +167,18 @@ class Parent:
             del self._pids[watch.fileno()]
             with suppress(KeyError):
                 self._poll.unregister(watch)
-            _tell(watch, os.waitstatus_to_exitcode(status))
+            _tell(watch, ENDED, os.waitstatus_to_exitcode(status))
             watch.close()
 
 
-def _tell(watch: socket.socket, *numbers: int) -> None:
+def _tell(watch: socket.socket, kind: bytes, number: int) -> None:
     with suppress(OSError):  # the client may be gone
-        watch.send(b"".join(STATUS.pack(n) for n in numbers))
+        watch.send(NOTE.pack(kind, number))
 
 
 def _kill_group(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def child(channel: socket.socket, parent: int) -> NoReturn:
-    """Run one task and exit; never returns into the parent's loop."""
-    code = CRASHED_BEFORE_TASK
-    try:
-        channel = _detach(channel, parent)
-        code = _run_task(channel)
-    except BaseException:  # process boundary: into the log of the parent, or of the task if it was opened
-        traceback.print_exc()
-    finally:
-        # Not sys.exit: nothing that was registered in the parent, or by the task, runs now.
-        os._exit(code)
-
-
-def _detach(channel: socket.socket, parent: int) -> socket.socket:
-    """Leave the parent's group, signals and descriptors; die with it."""
-    with suppress(OSError):
-        os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(CRASHED_BEFORE_TASK)
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    kept = channel.detach()
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != kept:
-            with suppress(OSError):  # the descriptor of this listing is closed already
-                os.close(int(name))
-    return socket.socket(fileno=kept)
-
-
-def _run_task(channel: socket.socket) -> int:
-    """The exit code: 0 if the result was sent, 1 if the task raised, its own if it called sys.exit."""
-    request = json.loads(receive_frame(channel))
-    scratch = request["scratch"]
-    _open_log(os.path.join(scratch, LOG_NAME))
-    try:
-        _prepare(request)
-        module, _, function = request["task"].partition(":")
-        result = getattr(importlib.import_module(module), function)(request["payload"], Path(scratch))
-        send_frame(channel, {"result": result})
-        return 0
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else 1
-    except BaseException as error:  # process boundary: the client gets it as a value
-        traceback.print_exc()
-        send_frame(channel, {"exception": f"{type(error).__name__}: {error}"})
-        return 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-
-
-def _open_log(path: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    faulthandler.enable(all_threads=False)  # the Python stack of a crash, in the log
-
-
-def _prepare(request: dict[str, Any]) -> None:
-    """Directory, limits, environment and threads of this task."""
-    os.chdir(request["scratch"])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _lower_limit(resource.RLIMIT_FSIZE, FILE_BYTES)
-    if request["memory_bytes"] is not None:
-        _lower_limit(resource.RLIMIT_AS, request["memory_bytes"])
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")  # if memory runs out, this process goes, not the user's
-    os.environ.pop("OPENBLAS_NUM_THREADS", None)  # set by workers.py for the parent only
-    # What a compiler killed at the limit leaves in its temporary directory goes with the scratch directory.
-    for name, value in {"TMPDIR": request["scratch"], **request["env"]}.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    tempfile.tempdir = None
-    if request["threads"]:
-        import torch
-
-        torch.set_num_threads(request["threads"])
-
-
-def _lower_limit(kind: int, wanted: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(kind, (limit, limit))
 
 
 def probe(_payload: Any, _scratch: Path) -> dict[str, Any]:
@@ -291,26 +188,3 @@ def probe(_payload: Any, _scratch: Path) -> dict[str, Any]:
     total = float(torch.ones(1 << 16).sum())
     threads = len(os.listdir(f"/proc/{os.getppid()}/task"))
     return {"works": total == 1 << 16, "parent_threads": threads, "cuda": torch.cuda.is_initialized()}  # type: ignore[no-untyped-call]
-
-
-def send_frame(channel: socket.socket, value: object) -> None:
-    """Send ``value`` as length-framed JSON. Raises ValueError if it is too large or not plain, TypeError likewise."""
-    body = json.dumps(value).encode()
-    if len(body) > RESULT_BYTES:
-        raise ValueError(f"{len(body)} bytes of JSON, the limit is {RESULT_BYTES}; hand bulk data over in scratch files")
-    channel.sendall(LENGTH.pack(len(body)) + body)
-
-
-def receive_frame(channel: socket.socket) -> bytes:
-    """The body of the next frame. Raises EOFError if the other side closed first."""
-    return _receive_exactly(channel, LENGTH.unpack(_receive_exactly(channel, LENGTH.size))[0])
-
-
-def _receive_exactly(channel: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = channel.recv(min(count - len(data), 1 << 16))
-        if not part:
-            raise EOFError("the other side closed the socket")
-        data += part
-    return bytes(data)

@@ -10,59 +10,24 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from torch_forge.errors import WorkerError
+from torch_forge.machine.ended_tasks import Outcome, TaskDied, TaskDone, TaskExpired, outcome_of
 from torch_forge.machine.files import private_dir, remove_tree
-from torch_forge.machine.worker_client import Ended, ParentProcess, decode, read_log, supervise
-from torch_forge.machine.worker_main import LOG_NAME
+from torch_forge.machine.sessions import Reply, Session, SessionEnded
+from torch_forge.machine.watched import Ended, Watched
+from torch_forge.machine.worker_client import ParentProcess
 
-
-@dataclass(frozen=True)
-class TaskDone:
-    """The task returned."""
-
-    value: Any
-    """Plain JSON."""
-    scratch: Path
-    """Its directory. One that the pool made stays until the pool is closed, unless the caller removes it earlier."""
-    seconds: float
-    log: str
-    """What it printed."""
-
-
-@dataclass(frozen=True)
-class TaskDied:
-    """The task raised, crashed, or exited without a result."""
-
-    signal: int
-    """0 if it ended by itself."""
-    exit_status: int
-    """``-signal`` if it was killed."""
-    log: str
-    seconds: float
-    exception: str
-    """``Type: message`` if it raised, else empty."""
-
-
-@dataclass(frozen=True)
-class TaskExpired:
-    """No result within the limit; its process group was killed."""
-
-    limit_s: float
-    log: str
-
-
-Outcome = TaskDone | TaskDied | TaskExpired
+__all__ = ["Outcome", "Reply", "Session", "SessionEnded", "TaskDied", "TaskDone", "TaskExpired", "WorkerPool"]
 
 
 class WorkerPool:
@@ -128,36 +93,91 @@ class WorkerPool:
         variables that ``PASSED_ON`` names plus ``env`` (None unsets). memory_bytes limits its address space; not for CUDA,
         which reserves far more than it uses. Raises WorkerError if no worker can be started or the pool is closed.
         """
+        request = self._request(task, payload, env, scratch, memory_bytes)
+        # A parent that was killed, by whomever, is started once more; a task that kills it twice has itself to blame.
+        ended = self._attempt(request, timeout_s) or self._attempt(request, timeout_s)
+        directory = Path(request["scratch"])
+        outcome = outcome_of(ended, directory, timeout_s, orphaned="WorkerError: the worker parent was killed, twice")
+        if scratch is None and not isinstance(outcome, TaskDone):
+            remove_tree(directory)
+        return outcome
+
+    def session(
+        self,
+        task: str,
+        payload: Any,
+        *,
+        timeout_s: float,
+        env: Mapping[str, str | None] | None = None,
+        scratch: Path | None = None,
+        memory_bytes: int | None = None,
+    ) -> Session:
+        """Start ``task`` as ``run`` does, to be talked to: ``function(payload, scratch, dialogue)`` in the child.
+
+        ``dialogue`` (``worker_child.Dialogue``) iterates over the messages that ``Session.ask`` sends. timeout_s limits the
+        session as a whole. Raises as ``run`` does.
+        """
+        request = {**self._request(task, payload, env, scratch, memory_bytes), "session": True}
+        directory = Path(request["scratch"])
+        parent, child = self._child()
+
+        def tell(ended: Ended | None, limit_s: float) -> Outcome:
+            outcome = outcome_of(ended, directory, limit_s, orphaned="WorkerError: the worker parent was killed")
+            if ended is None:
+                parent.stop()
+            if scratch is None and not isinstance(outcome, TaskDone):
+                remove_tree(directory)
+            return outcome
+
+        try:
+            child.send(request, timeout_s)
+            while not child.pid and not child.over and (left := child.begin + timeout_s - time.monotonic()) > 0:
+                child.step(left)
+        except BaseException:
+            child.close()
+            raise
+        return Session(child, timeout_s=timeout_s, tell=tell)
+
+    def _request(
+        self,
+        task: str,
+        payload: Any,
+        env: Mapping[str, str | None] | None,
+        scratch: Path | None,
+        memory_bytes: int | None,
+    ) -> dict[str, Any]:
+        """What the child is sent first."""
         self._after_fork()
-        own_scratch = scratch is None
         directory = self._new_scratch() if scratch is None else private_dir(scratch).absolute()
-        request = {
+        return {
             "task": task,
             "payload": payload,
             "scratch": str(directory),
             "env": dict(env or {}),
             "memory_bytes": memory_bytes,
             "threads": _torch_threads(),
+            "session": False,
         }
-        # A parent that was killed, by whomever, is started once more; a task that kills it twice has itself to blame.
-        ended = self._attempt(request, timeout_s) or self._attempt(request, timeout_s)
-        outcome = _outcome(ended, directory, timeout_s)
-        if own_scratch and not isinstance(outcome, TaskDone):
-            remove_tree(directory)
-        return outcome
 
     def _attempt(self, request: dict[str, Any], timeout_s: float) -> Ended | None:
         """None if the parent process died meanwhile."""
-        with self._lock:
-            parent = self._running_parent()
-            while (sockets := parent.submit()) is None:  # it died since the last task
-                parent = self._running_parent()
-        channel, watch = sockets
-        with channel, watch:
-            ended = supervise(channel, watch, request, timeout_s)
+        parent, child = self._child()
+        try:
+            child.send(request, timeout_s)
+            ended = child.end(child.begin + timeout_s)
+        finally:
+            child.close()
         if ended is None:
             parent.stop()
         return ended
+
+    def _child(self) -> tuple[ParentProcess, Watched]:
+        """A child that waits for its request, and its parent."""
+        with self._lock:
+            parent = self._running_parent()
+            while (child := parent.submit()) is None:  # it died since the last task
+                parent = self._running_parent()
+        return parent, child
 
     def _running_parent(self) -> ParentProcess:
         if self._closed:
@@ -200,16 +220,3 @@ def _torch_threads() -> int:
     """What the user's process uses; 0: torch is not imported here, a worker decides by itself."""
     torch = sys.modules.get("torch")
     return int(torch.get_num_threads()) if torch is not None else 0
-
-
-def _outcome(ended: Ended | None, scratch: Path, timeout_s: float) -> Outcome:
-    log = read_log(scratch / LOG_NAME)
-    if ended is None:
-        killed = int(signal.SIGKILL)
-        return TaskDied(killed, -killed, log, 0.0, "WorkerError: the worker parent was killed, twice")
-    if ended.expired:
-        return TaskExpired(timeout_s, log)
-    message = decode(ended.reply)
-    if ended.code == 0 and "result" in message:
-        return TaskDone(message["result"], scratch, ended.seconds, log)
-    return TaskDied(max(0, -ended.code), ended.code, log, ended.seconds, str(message.get("exception", "")))
