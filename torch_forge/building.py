@@ -74,28 +74,45 @@ def load_target(target: str) -> tuple[torch.nn.Module, Call | None]:
     return model, None if sample is None else Call.of(sample)
 
 
-def load_reference(target: str, device: str) -> tuple[Callable[..., Any], Call]:
-    """A function of tensors and its sample, from ``file.py:function`` or a file in the ``Model`` form. Raises UsageError.
+@dataclass(frozen=True)
+class Reference:
+    """What a kernel is judged against: a function of tensors with a sample, and where they come from in a model."""
 
-    A ``Model`` without parameters is its ``forward``; with parameters, they become arguments in front of its inputs.
-    """
+    function: Callable[..., Any]
+    call: Call
+    parameters: tuple[str, ...] = ()
+    """Names, in the model, of the leading arguments."""
+    init: tuple[Any, ...] = ()
+    """Arguments that made the model."""
+
+    @classmethod
+    def of_module(cls, model: torch.nn.Module, call: Call, init: Sequence[Any] = ()) -> Reference:
+        """A module as a function: its parameters and buffers become arguments in front of its inputs."""
+        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+        names = tuple(tensors)
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            own = dict(zip(names, args, strict=False))
+            return torch.func.functional_call(model, own, args[len(names) :], kwargs)
+
+        moved = Call((*(tensors[n].detach() for n in names), *call.args), call.kwargs)
+        return cls(function, moved, names, tuple(init))
+
+
+def load_reference(target: str, device: str) -> Reference:
+    """From ``file.py:function`` (with a ``get_inputs()``) or a file in the ``Model`` form. Raises UsageError."""
     place, _, name = target.partition(":")
     module = _module(place)
     if name:
         fn = getattr(module, name, None)
         if not callable(fn) or not hasattr(module, "get_inputs"):
             raise UsageError(f"{place} needs a function {name!r} and a get_inputs()", advice=_FORM)
-        return fn, _moved(Call.of(tuple(module.get_inputs())), device)
-    model, call = _kernelbench(module, target)
-    model = model.to(device).eval()
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    names = list(tensors)
-
-    def function(*args: Any) -> Any:
-        return torch.func.functional_call(model, dict(zip(names, args, strict=False)), args[len(names) :])
-
-    moved = _moved(call, device)
-    return function, Call((*(tensors[n].detach() for n in names), *moved.args), moved.kwargs)
+        return Reference(fn, _moved(Call.of(tuple(module.get_inputs())), device))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, call = _kernelbench(module, target)
+    initial = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+    return Reference.of_module(model.to(device).eval(), _moved(call, device), initial)
 
 
 def _kernelbench(module: Any, target: str) -> tuple[torch.nn.Module, Call]:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torch_forge.benchmarking.pairs import Bench
+from torch_forge.building import Reference
+from torch_forge.compilation.build import Outcome as BuildOutcome
 from torch_forge.compilation.build import build
+from torch_forge.compilation.python import stage_python
 from torch_forge.errors import ToolchainError, UsageError
 from torch_forge.functions import device_of, trace
 from torch_forge.machine.locks import device_lane
 from torch_forge.profiling.workload import Call
+from torch_forge.records.device import DeviceInfo
 from torch_forge.records.gates import GATES, GatesRun, Stage, checked_names
+from torch_forge.records.judgement import JudgementRecord
 from torch_forge.records.kernels import Built, Candidate, Config, Origin
 from torch_forge.records.outcomes import Comparison, Crashed, Mismatch, Passed, Refused, TimedOut, Trial, Verdict
 from torch_forge.records.problem import Policy, Problem
-from torch_forge.search.workshop import Workshop
+from torch_forge.search.workshop import Workshop, environment
 from torch_forge.settings import Settings
 from torch_forge.validation.judge import Judge
 
@@ -36,7 +43,11 @@ class Judgement:
     """What the kernel had to pass, what was left out and what is not available here."""
     weaknesses: tuple[str, ...]
     """Wrong results that these inputs could not tell from the right one; empty is good."""
+    device: DeviceInfo
+    seed: int
     seconds: float
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Gate -> what was noticed without being a reason to reject."""
 
     @property
     def accepted(self) -> bool:
@@ -49,6 +60,33 @@ class Judgement:
         if not isinstance(self.trial.build, Built):
             return getattr(self.trial.build, "gate", "builds")
         return None if self.accepted else getattr(self.trial.verdict, "gate", "survives")
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The gates that the kernel met and passed, in order."""
+        return tuple(name for name in self.gates.met if name != self.gate)
+
+    @property
+    def record(self) -> JudgementRecord:
+        """All of it, to be kept or published."""
+        built = self.trial.build
+        return JudgementRecord(
+            self.accepted,
+            self.gate,
+            str(self),
+            self.problem.digest,
+            self.problem.workload,
+            self.problem.policy.value,
+            self.device.name,
+            self.seed,
+            built.library_sha256 if isinstance(built, Built) else "",
+            self.gates,
+            self.weaknesses,
+            self.trial,
+            environment(self.device),
+            self.seconds,
+            self.notes,
+        )
 
     @property
     def comparison(self) -> Comparison | None:
@@ -91,9 +129,9 @@ def describe(verdict: Verdict | None) -> str:
 
 
 def judge(  # noqa: PLR0913 (each answers another question of a user)
-    reference: Callable[..., Any],
+    reference: Callable[..., Any] | Reference,
     candidate: str | Path,
-    sample: Any,
+    sample: Any = None,
     *,
     policy: str | Policy = Policy.EAGER_EQUIVALENT,
     settings: Settings | None = None,
@@ -102,40 +140,92 @@ def judge(  # noqa: PLR0913 (each answers another question of a user)
     any_size: bool = False,
     timing: bool = True,
 ) -> Judgement:
-    """Put a kernel through every gate against a reference function at a sample.
+    """Put a kernel through every gate against a reference at a sample.
 
-    candidate: source text or the path of a ``.cu`` or ``.cpp`` file under the entry-point contract (``forge.h``); its
-    ``dims[]`` are the input sizes in order. It is built and run in child processes only.
+    reference: a function of tensors, a module (its parameters become inputs), or a loaded ``Reference``, which has a sample.
+    candidate: source text or the path of a ``.cu`` or ``.cpp`` file under the entry-point contract (``forge.h``), whose
+    ``dims[]`` are the input sizes in order; or of a ``.py`` file with a module ``ModelNew`` or a function ``candidate``. It
+    is built and run in child processes only.
     without: names of gates (``records.gates``) to leave out; the judgement says so. any_size: the kernel claims to serve
     other sizes than the sample's too, and is asked about them. timing: False stops when it is right.
     Raises UsageError, CaptureError, ToolchainError where it cannot judge.
     """
-    call = Call.of(sample)
+    posed = _posed(reference, sample)
     settings = settings or Settings.resolve()
-    source, off = _source(candidate), checked_names(without)
-    opened = shop or Workshop.open(device_of(call), settings, policy=Policy.of(policy))
+    off, policy = checked_names(without), Policy.of(policy)
+    source, backend = _source(candidate)
+    opened = shop or Workshop.open(device_of(posed.call), settings, policy=policy)
     try:
-        if not opened.can_build():
+        if backend == "native" and not opened.can_build():
             raise ToolchainError("there is no compiler to build the kernel with", advice="\n".join(opened.notes))
-        traced = trace(reference, call, Policy.of(policy))
-        return _Court(traced.problem, opened, off, timing).judge(source, any_size)
+        problem = trace(posed.function, posed.call, policy).problem
+        return _Court(problem, opened, off, timing).judge(_candidate(problem, posed, source, backend, opened, any_size))
     finally:
         if shop is None:
             opened.close()
 
 
-def problem_for(reference: Callable[..., Any], call: Call, policy: str | Policy) -> Problem:
-    """The problem that a reference poses at a sample. Raises CaptureError."""
-    return trace(reference, call, Policy.of(policy)).problem
+def _posed(reference: Callable[..., Any] | Reference, sample: Any) -> Reference:
+    if isinstance(reference, Reference):
+        return reference
+    if sample is None:
+        raise UsageError("there is no sample", advice="Pass the arguments to judge at: judge(function, kernel, (x, y)).")
+    call = Call.of(sample)
+    if isinstance(reference, torch.nn.Module):
+        return Reference.of_module(reference, call)
+    return Reference(reference, call)
 
 
-def _source(candidate: str | Path) -> str:
+def problem_for(reference: Reference, policy: str | Policy) -> Problem:
+    """The problem that a reference poses at its sample. Raises CaptureError."""
+    return trace(reference.function, reference.call, Policy.of(policy)).problem
+
+
+def _source(candidate: str | Path) -> tuple[str, str]:
+    """The text, and whether it is ``native`` or ``python``."""
     if isinstance(candidate, str) and "\n" in candidate:
-        return candidate
+        return candidate, "native" if "forge_launch" in candidate else "python"
     path = Path(candidate)
     if not path.is_file():
         raise UsageError(f"there is no file {path}", advice="Pass the kernel's source text or the path of its file.")
-    return path.read_text()
+    return path.read_text(), "python" if path.suffix == ".py" else "native"
+
+
+def _candidate(problem: Problem, posed: Reference, source: str, backend: str, shop: Workshop, any_size: bool) -> Candidate:
+    align = max(s.itemsize for s in (*problem.graph.inputs, *problem.graph.output_specs))
+    python = backend == "python"
+    return Candidate(
+        problem.digest,
+        problem.name,
+        "python" if python else shop.device.type,
+        source,
+        Origin.USER,
+        "user",
+        (Config({}, align),),
+        any_size=any_size,
+        call=_python_call(posed, shop.settings.seed) if python else None,
+    )
+
+
+def _python_call(posed: Reference, seed: int) -> dict[str, Any]:
+    """How the worker calls a Python candidate: see ``validation.subjects.PythonSubject``."""
+    if posed.call.kwargs:
+        raise UsageError("a Python candidate is judged with positional arguments only", advice="Pass the sample as a tuple.")
+    arguments: list[Any] = []
+    for number, value in enumerate(posed.call.args):
+        if isinstance(value, torch.Tensor):
+            if number >= len(posed.parameters):
+                arguments.append(sum(isinstance(a, torch.Tensor) for a in posed.call.args[:number]))
+        elif isinstance(value, (bool, int, float, str)) or value is None:
+            arguments.append({"plain": value})
+        else:
+            raise UsageError(
+                f"argument {number} is a {type(value).__name__}; a Python candidate takes tensors and plain values"
+            )
+    odd = [type(v).__name__ for v in posed.init if not isinstance(v, (bool, int, float, str, list, tuple, type(None)))]
+    if odd:
+        raise UsageError(f"get_init_inputs() has a {odd[0]}; a Python candidate is made from plain values only")
+    return {"arguments": arguments, "parameters": list(posed.parameters), "init": list(posed.init), "seed": seed}
 
 
 @dataclass(frozen=True)
@@ -147,18 +237,11 @@ class _Court:
     off: frozenset[str]
     timing: bool
 
-    def judge(self, source: str, any_size: bool) -> Judgement:
+    def judge(self, candidate: Candidate) -> Judgement:
         """The whole way of one kernel."""
         began_s = time.monotonic()
         shop, problem = self.shop, self.problem
-        assert shop.toolchain is not None
-        align = max(s.itemsize for s in (*problem.graph.inputs, *problem.graph.output_specs))
-        config = (Config({}, align),)
-        candidate = Candidate(
-            problem.digest, problem.name, shop.device.type, source, Origin.USER, "user", config, any_size=any_size
-        )
-        timeout_s = shop.settings.build_timeout_s
-        built = build(candidate, shop.toolchain, shop.pool, staging_root=shop.staging, timeout_s=timeout_s)
+        built = self._built(candidate)
         if not isinstance(built, Built):
             return self._judgement(Trial(candidate, built, None, (), 0.0), (), began_s)
         court = Judge(
@@ -178,6 +261,14 @@ class _Court:
             verdict, comparisons = self._timed(built, verdict)
         return self._judgement(Trial(candidate, built, verdict, comparisons, 0.0), court.weaknesses, began_s)
 
+    def _built(self, candidate: Candidate) -> BuildOutcome:
+        shop = self.shop
+        if candidate.call is not None:
+            return stage_python(candidate, shop.staging)
+        assert shop.toolchain is not None
+        timeout_s = shop.settings.build_timeout_s
+        return build(candidate, shop.toolchain, shop.pool, staging_root=shop.staging, timeout_s=timeout_s)
+
     def _timed(self, built: Built, verdict: Verdict) -> tuple[Verdict, tuple[Comparison, ...]]:
         problem, shop = self.problem, self.shop
         dims = tuple(n for s in problem.graph.inputs for n in s.shape)
@@ -196,7 +287,8 @@ class _Court:
         names = [g.name for g in GATES if self.timing or g.stage is not Stage.TIMED]
         met = names[: names.index(failed) + 1] if failed in names else names
         run = GatesRun(tuple(n for n in met if n not in self.off), tuple(n for n in names if n in self.off))
-        return Judgement(self.problem, trial, run, weaknesses, time.monotonic() - began_s)
+        shop, seconds = self.shop, time.monotonic() - began_s
+        return Judgement(self.problem, trial, run, weaknesses, shop.device, shop.settings.seed, seconds)
 
 
 RIGHT = frozenset(g.name for g in GATES if g.stage is Stage.RIGHT)

@@ -91,7 +91,8 @@ def test_shapes_make_samples(model_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_models_parameters_become_arguments_of_the_reference(model_file: Path) -> None:
-    fn, call = load_reference(str(model_file), "cpu")
+    loaded = load_reference(str(model_file), "cpu")
+    fn, call = loaded.function, loaded.call
     outputs = fn(*call.args)
     assert [tuple(t.shape) for t in call.args] == [(512,), (512,), (512, 512), (512, 512)]
     assert torch.isfinite(outputs[0]).all()

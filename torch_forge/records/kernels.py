@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from torch_forge.records.codec import digest
 from torch_forge.records.program import Lowered
@@ -78,7 +79,9 @@ class Candidate:
     workspace_bytes: int = 0
     """Scratch memory that each launch needs."""
     any_size: bool = False
-    """Without a program: whether it claims to serve the problem at other sizes too, ``dims[]`` being the input sizes then."""
+    """Without a program: whether it claims to serve the problem at other sizes too, ``dims[]`` being those inputs' sizes."""
+    call: Mapping[str, Any] | None = None
+    """For a Python candidate: how its arguments are made of the problem's inputs (``validation.subjects``)."""
 
     @cached_property
     def digest(self) -> str:

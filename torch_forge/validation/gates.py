@@ -57,6 +57,15 @@ def launches(evidence: Evidence) -> Verdict | None:
     return Refused(code, f"forge_launch: {meaning(code)} ({name})", gate=evidence.gate("launches"))
 
 
+def has_form(evidence: Evidence) -> Verdict | None:
+    """Results of a Python candidate are what eager would return, and it made them itself."""
+    refused = evidence.report.get("refused")
+    if not isinstance(refused, dict) or refused.get("gate") in evidence.off:
+        return None
+    gate = "own work" if refused.get("gate") == "own work" else "result form"
+    return Refused(0, f"{refused.get('reason')} ({evidence.prepared.case.name})", gate=gate)
+
+
 def keeps_inputs(evidence: Evidence) -> Verdict | None:
     """Inputs and the bytes around them are as before."""
     if evidence.report.get("inputs_kept") is True:
@@ -90,7 +99,7 @@ def repeats(evidence: Evidence) -> Verdict | None:
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("launches", launches), ("keeps inputs", keeps_inputs), ("", is_right), ("repeats", repeats),
+    ("launches", launches), ("", has_form), ("keeps inputs", keeps_inputs), ("", is_right), ("repeats", repeats),
 )  # fmt: skip
 """In order; a new check is a function and a line here. ``is_right`` serves several gates."""
 

@@ -19,12 +19,11 @@ import torch
 
 from torch_forge.graphs.execute import callable_for
 from torch_forge.graphs.place import NAN_BYTE, PLAIN_BYTE, Placed, place
-from torch_forge.machine.launch import Launch
-from torch_forge.machine.loader import load_kernel
 from torch_forge.records.codec import from_plain
 from torch_forge.records.tensors import TensorSpec, contiguous
 from torch_forge.validation.cases import Case
 from torch_forge.validation.conditions import Conditions
+from torch_forge.validation.subjects import Buffers, PythonSubject, Run, Unfit, open_subject
 from torch_forge.validation.traces import Snapshot, held_bytes, leaked
 
 JOURNAL = "journal.jsonl"
@@ -46,12 +45,18 @@ def run_candidate(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
     """Run every config on every case; results are files and journal lines in ``scratch``.
 
     payload: ``library``, ``device``, ``threads``, ``workspace_bytes``, ``configs``, ``cases`` (``case`` and ``dims`` each),
-    ``conditions``, ``closely`` (whether the first case is repeated, early results are looked at again, and traces are).
+    ``conditions``, ``closely`` (whether the first case is repeated, early results are looked at again, and traces are),
+    ``call`` (None for a native kernel, else as in ``PythonSubject``), ``own_work`` (whether torch's operators are refused).
     """
     device = torch.device(payload["device"])
     torch.set_num_threads(1)  # no pool of torch's own before threads are counted
     with _own_stream(device) as stream, (scratch / JOURNAL).open("a", buffering=1) as journal:
-        bench = _Bench(payload, device, stream, scratch)
+        try:
+            bench = _Bench(payload, device, stream, scratch)
+        except Unfit as refused:
+            for config in payload["configs"]:
+                _note(journal, case=0, config=config, event="end", **_refusal(refused))
+            return {"finished": True}
         if payload["closely"]:
             _note(journal, case=0, config=payload["configs"][0], event="begin")
             _note(journal, event="traces", found=bench.traces())
@@ -99,7 +104,7 @@ class _Bench:
     dims: Sequence[int] = ()
     right: tuple[torch.Tensor, ...] = ()
     seen: list[tuple[list[torch.Tensor], list[str]]] = field(default_factory=list)
-    kept: dict[tuple[int, int], tuple[list[Placed], int]] = field(default_factory=dict)
+    kept: dict[tuple[int, int], tuple[tuple[torch.Tensor, ...], int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.conditions: Conditions = from_plain(Conditions, self.payload["conditions"])
@@ -109,7 +114,7 @@ class _Bench:
         self.workspace = _workspace(self.payload["workspace_bytes"], self.device)
         self.use(0)
         self.before = Snapshot.take()
-        self.address = load_kernel(self.payload["library"])
+        self.subject = open_subject(self.payload, self.device)
 
     def use(self, number: int) -> Case:
         """Draw the inputs of a case; inputs of the first case's layout always lie where they lay before."""
@@ -137,21 +142,18 @@ class _Bench:
             for s, o in zip(specs, offsets, strict=True)
         ]
 
-    def _launch(self, config: int, threads: int) -> Launch:
-        return Launch(
-            self.address,
-            [(s, p.tensor.data_ptr()) for s, p in zip(self.specs, self.arena, strict=True)],
-            self.outputs,
-            self.dims,
-            config=config,
-            threads=threads,
-            workspace=self.workspace.data_ptr() if self.workspace is not None else 0,
-            stream=self.stream.cuda_stream if self.stream is not None else 0,
-        )
+    def _launch(self, config: int, threads: int) -> Run:
+        workspace = self.workspace.data_ptr() if self.workspace is not None else 0
+        stream = self.stream.cuda_stream if self.stream is not None else 0
+        buffers = Buffers(self.arena, self.specs, self.outputs, self.dims, workspace, stream)
+        return self.subject.bound(buffers, config, threads)
 
     def traces(self) -> list[str]:
         """What one run on one thread leaves behind."""
-        self._once(self._launch(self.payload["configs"][0], 1), NAN_BYTE)
+        launch = self._launch(self.payload["configs"][0], 1)
+        self._once(launch, NAN_BYTE)
+        if isinstance(self.subject, PythonSubject):
+            return []  # what importing and compiling leave behind is not the kernel's
         return self.before.differences(Snapshot.take(), threads=self.device.type == "cpu")
 
     def left_behind(self) -> list[str]:
@@ -175,6 +177,16 @@ class _Bench:
     def run(self, number: int, config: int) -> dict[str, Any]:
         """Two runs with different patterns in the outputs, more for the first case; what the journal is to say."""
         launch = self._launch(config, self.payload["threads"])
+        try:
+            return self._run(number, config, launch)
+        except Unfit as refused:
+            return _refusal(refused)
+
+    def _run(self, number: int, config: int, launch: Run) -> dict[str, Any]:
+        if isinstance(self.subject, PythonSubject) and number == 0 and self.payload["own_work"]:
+            self.subject.watched = True
+            self._once(launch, PATTERNS[0])
+            self.subject.watched = False
         first, code = self._once(launch, PATTERNS[0])
         if code != 0:
             return {"code": code}
@@ -182,7 +194,8 @@ class _Bench:
         # Read before anything else runs, since a later call may change it.
         names, patterns = [self._keep(first, f"{number}-{config}-0")], [PATTERNS[0]]
         if self.payload["closely"] and number < KEPT:
-            self.kept[number, config] = (first, _checksum(first))
+            held = self.subject.returned or tuple(p.region for p in first)
+            self.kept[number, config] = (held, _checksum(held))
         unsteady = None
         for turn in range(1, len(PATTERNS) + (REPEATS if number == 0 and self.payload["closely"] else 0)):
             pattern = PATTERNS[turn % len(PATTERNS)]
@@ -202,9 +215,11 @@ class _Bench:
         for key, (outputs, checksum) in self.kept.items():
             yield key, _checksum(outputs) == checksum
 
-    def _once(self, launch: Launch, pattern: int) -> tuple[list[Placed], int]:
+    def _once(self, launch: Run, pattern: int) -> tuple[list[Placed], int]:
         if self.stream is not None:
             torch.cuda._sleep(_HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
+        if self.conditions.poisoned and isinstance(self.subject, PythonSubject):
+            self._poison_free_memory(pattern)
         guarded = self.conditions.guarded
         outputs = [place(s, device=self.device, byte=pattern, guarded=guarded) for s in self.outputs]
         for placed, value in zip(outputs, self.right, strict=False):
@@ -217,6 +232,11 @@ class _Bench:
         if self.stream is not None:
             self.stream.synchronize()
         return outputs, code
+
+    def _poison_free_memory(self, pattern: int) -> None:
+        """Allocators hand out what was freed last; a candidate that allocates its result finds this pattern there."""
+        blocks = [place(s, device=self.device, byte=pattern).region for s in self.outputs for _ in range(2)]
+        del blocks
 
     def _inputs_kept(self) -> bool:
         return all(torch.equal(a.region, p.region) for a, p in zip(self.arena, self.pristine, strict=True))
@@ -239,10 +259,14 @@ def _bits(placed: Placed) -> torch.Tensor:
     return placed.tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[placed.tensor.element_size()])
 
 
-def _checksum(outputs: Sequence[Placed]) -> int:
+def _refusal(refused: Unfit) -> dict[str, Any]:
+    return {"code": 0, "refused": {"gate": refused.gate, "reason": refused.reason}}
+
+
+def _checksum(tensors: Sequence[torch.Tensor]) -> int:
     total = 0
-    for placed in outputs:
-        total = zlib.crc32(placed.region.cpu().numpy().data, total)
+    for x in tensors:
+        total = zlib.crc32(x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data, total)
     return total
 
 

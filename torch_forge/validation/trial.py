@@ -92,6 +92,8 @@ class Trial:
             "cases": [{"case": to_plain(p.case), "dims": dims} for p, dims in self.cases],
             "conditions": to_plain(self.conditions),
             "closely": self.closely,
+            "call": self.built.candidate.call,
+            "own_work": "own work" not in self.off,
         }
         return self.pool.run(TASK, payload, timeout_s=self._limit_s(len(configs)), scratch=scratch)
 
