@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch_forge.dispatch.call import ForgedFunction
 from torch_forge.dispatch.graph import substitute
 from torch_forge.dispatch.shadow import ShadowGuard, agree
-from torch_forge.errors import CaptureError, UsageError
+from torch_forge.errors import CaptureError, DeviceError, ForgeError, UsageError
 from torch_forge.function_check import FunctionCheck
 from torch_forge.generation.llm.author import LLMAuthor
 from torch_forge.generation.llm.litellm_client import LiteLLMClient
@@ -304,8 +304,10 @@ class OptimizedFunction(ForgeResult):
                 if self._options.tune == "never":
                     shop.toolchain = None
                 tune_call(self, call, shop, deadline, None)
-        except (CaptureError, UsageError) as error:
+        except (CaptureError, UsageError, DeviceError) as error:
             log.info("%s stays eager for this call: %s", self.name, error)
+        except ForgeError as error:
+            log.warning("%s stays eager for this call: %s", self.name, error.explain())
 
 
 _TUNED: weakref.WeakKeyDictionary[torch.nn.Module, TuneResult | None] = weakref.WeakKeyDictionary()
@@ -344,9 +346,11 @@ def _tune_instance(
             settings=settings,
             only_cached=options.tune == "never",
         )
-    except UsageError as error:
+    except (UsageError, DeviceError) as error:
         log.info("%s stays eager: %s", type(module).__name__, error)
-        return None
+    except ForgeError as error:
+        log.warning("%s stays eager: %s", type(module).__name__, error.explain())
+    return None
 
 
 __all__ = ["ForgeResult", "OptimizedFunction", "forge", "optimize"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_forge.dispatch.graph import ModelInstall, captured_graphs
-from torch_forge.errors import CaptureError, ForgeError, UsageError
+from torch_forge.errors import CaptureError, ForgeError, ToolchainError, UsageError, WorkerError
 from torch_forge.generation.llm.author import LLMAuthor
 from torch_forge.generation.llm.litellm_client import LiteLLMClient
 from torch_forge.graphs.partition import FxRegion, Rejected, regions
@@ -174,7 +174,7 @@ class _Run:
         return found, rejected
 
     def _forge(self, chosen: Selection, found: list[FxRegion], installed: Installed, author: LLMAuthor | None) -> None:
-        """Every chosen region within the budget; an interrupt keeps what has been won."""
+        """Every chosen region within the budget; an interrupt, or a machine that stops working, keeps what has been won."""
         lowered: dict[str, Lowered] = {r.problem.workload: r.lowered for r in found}
         try:
             for position, region in enumerate(chosen.regions):
@@ -201,6 +201,12 @@ class _Run:
         except KeyboardInterrupt:
             self.complete = False
             self.notes.append("interrupted: what was won until then is kept; run again to go on")
+        except (ToolchainError, WorkerError) as error:
+            if self.shop.settings.strict:
+                raise
+            self.complete = False
+            log.warning("%s", error.explain())
+            self.notes.append(f"{error.explain()}\nWhat was won until then is kept; run again to go on.")
 
     def _result(
         self,
@@ -238,7 +244,7 @@ class _Run:
             left=left,
             check=check,
             stage_seconds=self.seconds,
-            notes=(*self.shop.notes, *self.notes),
+            notes=(*self.shop.notes, *(self.shop.cache.complaints if self.shop.cache is not None else ()), *self.notes),
             complete=self.complete,
         )
 

@@ -124,7 +124,7 @@ class Cache:
         self._session: DirectoryStore | None = None
         self._memory: dict[tuple[CacheKey, str], Found | Kept] = {}
         self._unusable: set[Path] = set()
-        self._warned: set[str] = set()
+        self._warned: dict[str, str] = {}
 
     def find(
         self, key: CacheKey, workload: str, lowered: Lowered | None = None, largest_span: int = 0, *, can_build: bool = True
@@ -169,6 +169,11 @@ class Cache:
         assert isinstance(stored, KeptEntry)
         self._decided(Kept(stored, label), stored)
         return stored
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What was warned of so far: a message with advice for each layer that could not be written."""
+        return tuple(self._warned.values())
 
     def journal(self, key: CacheKey, workload: str) -> Journal:
         """The trials of an unfinished run of the same workload, and where to note new ones."""
@@ -244,12 +249,17 @@ class Cache:
 
     def _cannot_write(self, store: Store, error: OSError) -> None:
         """One warning per store, or an error if the user asked for errors."""
-        message = f"the {store.label} cache cannot be written, results end with this process: {error.strerror or error}"
+        where = f" ({store.root})" if isinstance(store, DirectoryStore) else ""
+        reason = error.strerror or str(error)
+        problem = CacheError(
+            f"the {store.label} cache{where} cannot be written, results end with this process: {reason}",
+            advice="Make room there or allow writing, or set TORCH_FORGE_CACHE_DIR to another directory of yours.",
+        )
         if self._strict:
-            raise CacheError(message) from error
+            raise problem from error
         if store.label not in self._warned:
-            self._warned.add(store.label)
-            log.warning("%s", message)
+            self._warned[store.label] = problem.explain()
+            log.warning("%s", problem.explain())
 
     def _decided(self, answer: Found | Kept, entry: AnyEntry) -> None:
         self._memory[entry.key, entry.workload] = answer

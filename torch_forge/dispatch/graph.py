@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import _pytree as pytree
 
 from torch_forge.dispatch.attention import keep_attention
@@ -176,6 +177,8 @@ class ModelInstall:
         self.seen: dict[object, int] = {}
         """Keys of calls that ran eager, with counts; at most 256 of them."""
         self._compiled = torch.compile(model._call_impl, backend=compiler(lookup, policy=policy), dynamic=False)
+        # Left to itself, torch.compile does not notice hooks that come or go after it has compiled.
+        self._hook_guards = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
 
     @property
     def compiled(self) -> Callable[..., Any]:
@@ -202,11 +205,12 @@ class ModelInstall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
         assert model is not None
-        if torch.compiler.is_compiling() or not ambient_is_plain():
+        if not ambient_is_plain() or _has_any_global_hook():  # type: ignore[no-untyped-call]
             return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         key = call_key(args, kwargs, model)
         if key in self._known:
-            return self._compiled(*args, **kwargs)
+            with self._hook_guards:
+                return self._compiled(*args, **kwargs)
         if key in self.seen or len(self.seen) < 256:
             self.seen[key] = self.seen.get(key, 0) + 1
         return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from torch_forge.machine.process import run
 from torch_forge.machine.proof import ENGLISH, VERSION_TIMEOUT_S, compile_problem, first_complaint, note
 
 ADVICE = "Install g++ (Debian: apt install g++, conda: conda install gxx), or set CXX to a compiler that works."
+FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+FULL_DISK_ADVICE = "The disk for temporary files is full. Free some space, or set TMPDIR to a directory on a larger one."
 SOURCE = """
 #include <cstdint>
 #include <cmath>
@@ -49,7 +52,9 @@ def find_host_compiler(wanted: str, march: str, search_path: tuple[str, ...], ch
         notes.append(note(f"{command} ({label})", problem))
         if not problem:
             return HostCompiler(command, banner, tuple(notes))
-    raise ToolchainError("no working C++ compiler\n" + "\n".join(f"  {line}" for line in notes), advice=ADVICE)
+    full = any(FULL_DISK.search(line) for line in notes)
+    advice = FULL_DISK_ADVICE if full else ADVICE
+    raise ToolchainError("no working C++ compiler\n" + "\n".join(f"  {line}" for line in notes), advice=advice)
 
 
 def _candidates(wanted: str, search_path: tuple[str, ...]) -> Iterator[tuple[str, str]]:

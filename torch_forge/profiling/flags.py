@@ -1,4 +1,4 @@
-"""torch's process-wide switches that a model may flip while it runs: read once, put back if they differ.
+"""torch's process-wide switches that a model, or capturing it, may flip: read once, put back if they differ.
 
 A flag is written only if it changed, and the TF32 switches in the form that the user set: torch refuses to read the old
 form once the new one disagrees with it.
@@ -6,8 +6,10 @@ form once the new one disagrees with it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +41,13 @@ def _autocast(device: str) -> list[Flag]:
     ]
 
 
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
 def _flags() -> list[Flag]:
     backends: Any = torch.backends
     return [
@@ -49,6 +58,8 @@ def _flags() -> list[Flag]:
             lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
             lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
         ),
+        # torch.compile writes its default there, and child processes of the user's would inherit it.
+        (lambda: os.environ.get("TORCHINDUCTOR_CACHE_DIR"), partial(_set_variable, "TORCHINDUCTOR_CACHE_DIR")),
         (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
         *_autocast("cpu"),
         *_autocast("cuda"),

@@ -58,7 +58,7 @@ class State:
         tensors = {id(t): t for t in [*held.buffers, *held.tensors, *given.tensors]}
         for parameter in self.parameters:
             tensors.pop(id(parameter), None)
-        self._tensors = [_SavedTensor.of(t) for t in tensors.values()]
+        self._tensors = [_SavedTensor.of(t) for t in tensors.values() if not t.is_meta]
         self._modules = [_SavedModule.of(m) for m in held.submodules]
         self._versions = [_version(p) for p in self.parameters]
         self._generators = _Generators((*held.generators, *given.generators))
