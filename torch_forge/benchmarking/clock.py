@@ -11,22 +11,31 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from torch_forge.machine.l2 import reset_persisting_l2
+
 Call = Callable[[int], object]
 """Runs once on the input set with this number and returns what it allocated."""
+Ready = Callable[[], object]
+"""The same with its inputs chosen already."""
 
 MIN_SAMPLE_US = 20.0
 """Shorter than this, events and timers are too coarse: several calls make a sample."""
 MAX_CALLS = 32
 _CPU_FLUSH_BYTES = (8 << 20, 96 << 20)
 """At least and at most: beyond the last-level cache where that is affordable (10 ms a sample)."""
-_MOST_BUSY_US = 3000.0
+MOST_BUSY_US = 3000.0
 """Longest time for which the device is kept busy to hide the host."""
 _GPU_FLUSH_FACTOR = 2
 """Times the L2: one L2-sized write can leave lines of the previous run in a partitioned L2 (H100)."""
+
+_now_ns = time.perf_counter_ns
+_Event = torch.cuda.Event
+"""Taken before any candidate is loaded, which might put something else in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +60,29 @@ class CpuClock:
 
     def sample(self, call: Call, sets: Sequence[int], warm: int) -> Sample:
         """One call on each of ``sets``, caches flushed before; ``warm`` is an input set that is not timed."""
-        results: list[Any] = []
-        self._buffer.add_(1)
+        self.flush()
         waited = waited_us()
         call(warm)
-        begin = time.perf_counter_ns()
-        for number in sets:
-            results.append(call(number))  # noqa: PERF401 (a comprehension would be one more frame in the timed region)
-        end = time.perf_counter_ns()
-        spent = (end - begin) / 1e3
+        results, spent_us = self.start([partial(call, number) for number in sets])
+        spent = spent_us()
         return Sample(spent / len(sets), spent, waited_us() - waited, results)
+
+    def flush(self) -> None:
+        """Put other data into the caches."""
+        self._buffer.add_(1)
+
+    def start(self, calls: Sequence[Ready], busy_us: float = 0.0) -> tuple[list[Any], Callable[[], float]]:
+        """Run the calls; their results, and a function that says how many microseconds all of them took."""
+        del busy_us
+        results: list[Any] = []
+        begin = _now_ns()
+        for call in calls:
+            results.append(call())  # noqa: PERF401 (a comprehension would be one more frame in the timed region)
+        end = _now_ns()
+        return results, lambda: (end - begin) / 1e3
+
+    def wait(self) -> None:
+        """Nothing: a call that has returned has been computed."""
 
     def wall_us(self, call: Call, sets: Sequence[int]) -> float:
         """Microseconds of one call by the wall, caches warm."""
@@ -87,27 +109,45 @@ class CudaClock:
     def sample(self, call: Call, sets: Sequence[int], warm: int) -> Sample:
         """One call on each of ``sets``, the L2 flushed before, in device time."""
         del warm  # the interpreter runs while the flush does
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._buffer.add_(1)
-        torch.cuda._sleep(int(self._busy_us * self._cycles_per_us))  # type: ignore[no-untyped-call]
-        launched = time.perf_counter_ns()
-        begin.record()
-        results = [call(number) for number in sets]
-        end.record()
-        host_us = (time.perf_counter_ns() - launched) / 1e3
-        torch.cuda.synchronize(self._device)
+        self.flush()
+        launched = _now_ns()
+        results, spent_us = self.start([partial(call, number) for number in sets], self._busy_us)
+        host_us = (_now_ns() - launched) / 1e3
+        spent = spent_us()
         # For the next sample: the slowest host so far, with room to spare; one slow first call does not count for ever.
-        self._busy_us = min(max(self._busy_us, 1.5 * host_us), _MOST_BUSY_US)
-        spent = begin.elapsed_time(end) * 1e3
+        self._busy_us = min(max(self._busy_us, 1.5 * host_us), MOST_BUSY_US)
         return Sample(spent / len(sets), spent, 0.0, results)
+
+    def flush(self) -> None:
+        """Put other data into the L2, and end what keeps lines there against that."""
+        reset_persisting_l2()
+        self._buffer.add_(1)
+
+    def start(self, calls: Sequence[Ready], busy_us: float) -> tuple[list[Any], Callable[[], float]]:
+        """Launch the calls behind a device kept busy for ``busy_us``; as for the CPU, the function waits for their end."""
+        begin, end = (_Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(int(busy_us * self._cycles_per_us))  # type: ignore[no-untyped-call]
+        begin.record()
+        results = [call() for call in calls]
+        end.record()
+
+        def spent_us() -> float:
+            self.wait()
+            return float(begin.elapsed_time(end)) * 1e3
+
+        return results, spent_us
+
+    def wait(self) -> None:
+        """Until every stream of the device is idle."""
+        torch.cuda.synchronize(self._device)
 
     def wall_us(self, call: Call, sets: Sequence[int]) -> float:
         """Microseconds of one call by the wall, all streams of the device included."""
-        torch.cuda.synchronize(self._device)
+        self.wait()
         begin = time.perf_counter_ns()
         for number in sets:
             call(number)
-        torch.cuda.synchronize(self._device)
+        self.wait()
         return (time.perf_counter_ns() - begin) / 1e3 / len(sets)
 
 
@@ -117,11 +157,11 @@ def _clock_mhz(device: torch.device) -> float:
     return float(khz) / 1e3
 
 
-def waited_us() -> float:
-    """Time that threads of this process, while ready to run, have waited for a core so far; 0 where Linux does not tell."""
+def waited_us(pid: int | str = "self") -> float:
+    """Time that threads of a process, while ready to run, have waited for a core so far; 0 where Linux does not tell."""
     total = 0
     try:
-        for task in os.scandir("/proc/self/task"):
+        for task in os.scandir(f"/proc/{pid}/task"):
             with open(f"{task.path}/schedstat", "rb") as file:
                 total += int(file.read().split()[1])
     except (OSError, IndexError, ValueError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch_forge.errors import UsageError
 from torch_forge.records.outcomes import Comparison, Timing
@@ -30,14 +30,36 @@ def median_interval(samples: Sequence[float], *, confidence: float = 0.95) -> tu
     """Median and the ends of its bootstrap interval. Raises UsageError on no samples."""
     import numpy as np
 
+    medians = _resampled_medians(samples, _SEED)
+    return _interval(float(np.median(samples)), medians, confidence)
+
+
+def gap_interval(
+    longer: Sequence[float], shorter: Sequence[float], *, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Median of one group minus that of another, and the ends of its interval. Raises UsageError on no samples."""
+    import numpy as np
+
+    gaps = _resampled_medians(longer, _SEED) - _resampled_medians(shorter, _SEED + 1)
+    return _interval(float(np.median(longer) - np.median(shorter)), gaps, confidence)
+
+
+def _resampled_medians(samples: Sequence[float], seed: int) -> np.ndarray[Any, Any]:
+    import numpy as np
+
     values = np.asarray(samples, dtype=float)
     if values.size == 0 or not np.all(np.isfinite(values)):
         raise UsageError("a median needs at least one sample, all finite")
-    picked = np.random.default_rng(_SEED).integers(0, values.size, (RESAMPLES, values.size))
-    medians = np.median(values[picked], axis=1)
+    picked = np.random.default_rng(seed).integers(0, values.size, (RESAMPLES, values.size))
+    medians: np.ndarray[Any, Any] = np.median(values[picked], axis=1)
+    return medians
+
+
+def _interval(middle: float, resampled: np.ndarray[Any, Any], confidence: float) -> tuple[float, float, float]:
+    import numpy as np
+
     tail = (1 - confidence) / 2
-    low, high = np.quantile(medians, (tail, 1 - tail))
-    middle = float(np.median(values))
+    low, high = np.quantile(resampled, (tail, 1 - tail))
     return middle, min(float(low), middle), max(float(high), middle)
 
 
@@ -54,10 +76,24 @@ class Round:
 
     def disturbance(self, sides: Collection[str]) -> float:
         """Time waited per time spent, of the side that fared worst."""
-        return max(self.waited_us[s] / max(self.spent_us[s], _WAITED_US) for s in sides)
+        return max(disturbance(self.waited_us[s], self.spent_us[s]) for s in sides)
 
 
-def quiet_rounds(rounds: Sequence[Round], sides: Collection[str]) -> tuple[list[Round], bool]:
+def disturbance(waited_us: float, spent_us: float) -> float:
+    """Time waited per time spent."""
+    return waited_us / max(spent_us, _WAITED_US)
+
+
+class Disturbed(Protocol):
+    """What was measured while other processes may have been in the way."""
+
+    def disturbance(self, sides: Collection[str]) -> float: ...
+
+
+AnyRound = TypeVar("AnyRound", bound=Disturbed)
+
+
+def quiet_rounds(rounds: Sequence[AnyRound], sides: Collection[str]) -> tuple[list[AnyRound], bool]:
     """The rounds to go by for these sides, and whether they were quiet: all quiet ones, else the quietest quarter.
 
     One thread that other processes keep from its core makes a parallel region as long as a turn of the scheduler.

@@ -12,21 +12,20 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torch_forge.benchmarking.clock import Clock, calls_per_sample, clock_for
+from torch_forge.benchmarking.sides import Outputs, Side, Station, eager_side, native_side
 from torch_forge.benchmarking.stats import QUIET, Round
 from torch_forge.graphs.execute import callable_for
 from torch_forge.graphs.inputs import draw_inputs
-from torch_forge.graphs.place import NAN_BYTE, Placed, place
-from torch_forge.machine.launch import Launch, meaning
-from torch_forge.machine.loader import load_kernel
+from torch_forge.graphs.place import Placed
 from torch_forge.records.codec import from_plain, to_plain
 from torch_forge.records.problem import Graph, Problem
-from torch_forge.records.tensors import contiguous
 
 MIN_ROUNDS = 8
 _SETS = (2, 8)
@@ -38,8 +37,8 @@ _HOPELESS = 20.0
 """Times eager: a side that much slower is timed three times and no more."""
 _WALL_SLACK_US = 50.0
 
-Outputs = tuple[torch.Tensor, ...]
-Side = Callable[[int], Outputs]
+OverSets = Callable[[int], Outputs]
+"""One call of a side on the input set with this number."""
 
 
 def time_candidate(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
@@ -51,11 +50,11 @@ def time_candidate(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
     del scratch
     problem: Problem = from_plain(Problem, payload["problem"])
     with _Bench(problem.graph, payload).ready() as bench, torch.no_grad():
-        address = load_kernel(payload["library"])
-        workspace = _workspace(payload["workspace_bytes"], bench.device)
-        sides: dict[str, Side] = {"eager": bench.eager}
+        station = Station(problem.graph, bench.device, bench.stream, payload["threads"])
+        kernel = {name: payload[name] for name in ("library", "dims", "workspace_bytes")}
+        sides = {"eager": bench.eager}
         for config in payload["configs"]:
-            sides[str(config)] = bench.candidate(address, payload["dims"], config, workspace)
+            sides[str(config)] = bench.over_sets(native_side(station, {**kernel, "config": config}))
         faults = bench.first_outputs(sides)
         rounds = bench.rounds({k: s for k, s in sides.items() if k not in faults}, faults)
     return {"rounds": [to_plain(r) for r in rounds], "faults": faults}
@@ -69,9 +68,10 @@ def time_peers(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
     del scratch
     problem: Problem = from_plain(Problem, payload["problem"])
     with _Bench(problem.graph, payload).ready() as bench, torch.no_grad():
-        sides: dict[str, Side] = {"eager": bench.eager}
+        sides = {"eager": bench.eager}
         if payload["inductor"]:
-            sides["inductor"] = bench.over_sets(_inductor(problem.graph))
+            compiled = _inductor(problem.graph)
+            sides["inductor"] = bench.over_sets(lambda inputs: partial(compiled, *inputs))
         faults = bench.first_outputs(sides)
         rounds = bench.rounds({k: s for k, s in sides.items() if k not in faults}, faults)
     return {"rounds": [to_plain(r) for r in rounds], "faults": faults}
@@ -125,42 +125,14 @@ class _Bench:
         self.sets: list[list[Placed]] = [
             draw_inputs(self.graph, seed=seed + k, distribution="normal", device=self.device) for k in range(number)
         ]
-        self.eager = self.over_sets(callable_for(self.graph))
+        self.eager = self.over_sets(eager_side(self.graph))
 
-    def over_sets(self, function: Callable[..., Outputs]) -> Side:
-        """A function of tensors as a function of the number of an input set."""
-        arguments = [[p.tensor for p in placed] for placed in self.sets]
-        return lambda number: function(*arguments[number])
+    def over_sets(self, side: Side) -> OverSets:
+        """A side as a function of the number of an input set."""
+        calls = [side([p.tensor for p in placed]) for placed in self.sets]
+        return lambda number: calls[number]()
 
-    def candidate(self, address: int, dims: Sequence[int], config: int, workspace: int) -> Side:
-        """A config of a candidate; outputs are allocated in every call, as eager does."""
-        outputs = self.graph.output_specs
-        launches = [
-            Launch(
-                address,
-                [(s, p.tensor.data_ptr()) for s, p in zip(self.graph.inputs, placed, strict=True)],
-                outputs,
-                dims,
-                config=config,
-                threads=self.payload["threads"],
-                workspace=workspace,
-                stream=self.stream,
-            )
-            for placed in self.sets
-        ]
-        kinds = [(s.shape, s.stride, getattr(torch, s.dtype)) for s in outputs]
-        device, allocate = self.device, torch.empty_strided
-
-        def call(number: int) -> Outputs:
-            results = tuple(allocate(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in kinds)
-            code = launches[number](results)
-            if code != 0:
-                raise RuntimeError(f"config {config}: forge_launch: {meaning(code)}")
-            return results
-
-        return call
-
-    def first_outputs(self, sides: dict[str, Side]) -> dict[str, str]:
+    def first_outputs(self, sides: dict[str, OverSets]) -> dict[str, str]:
         """Each side once on each set, compared with eager; what a side got wrong."""
         faults: dict[str, str] = {}
         for name, side in sides.items():
@@ -176,7 +148,7 @@ class _Bench:
                     faults[name] = "its output is not eager's on the timed inputs"
         return faults
 
-    def rounds(self, sides: dict[str, Side], faults: dict[str, str]) -> list[Round]:
+    def rounds(self, sides: dict[str, OverSets], faults: dict[str, str]) -> list[Round]:
         """Every side once a round, in random order, until enough rounds were quiet; late faults are added to ``faults``."""
         calls, count, hopeless = self._plan(sides)
         sides = {name: side for name, side in sides.items() if name not in {n for r in hopeless for n in r.us} - {"eager"}}
@@ -193,7 +165,7 @@ class _Bench:
         self._check_wall(sides, rounds, calls, faults)
         return hopeless + rounds
 
-    def _round(self, sides: dict[str, Side], calls: int, faults: dict[str, str]) -> Round:
+    def _round(self, sides: dict[str, OverSets], calls: int, faults: dict[str, str]) -> Round:
         start = self.random.randrange(len(self.sets))
         sets = [(start + k) % len(self.sets) for k in range(calls)]
         taken = {}
@@ -208,7 +180,7 @@ class _Bench:
             {name: sample.waited_us for name, sample in taken.items()},
         )
 
-    def _plan(self, sides: dict[str, Side]) -> tuple[int, int, list[Round]]:
+    def _plan(self, sides: dict[str, OverSets]) -> tuple[int, int, list[Round]]:
         """Calls per sample, rounds, and all there is to say of sides that are hopelessly slow.
 
         The plan follows from eager's time and the budget; candidates have no say in it.
@@ -232,7 +204,7 @@ class _Bench:
             if not all(map(_same_bits, outputs, first)) and not all(map(_alike, outputs, self.firsts["eager"][number])):
                 faults[name] = "a timed call gave another output than the first call on the same inputs"
 
-    def _check_wall(self, sides: dict[str, Side], rounds: Sequence[Round], calls: int, faults: dict[str, str]) -> None:
+    def _check_wall(self, sides: dict[str, OverSets], rounds: Sequence[Round], calls: int, faults: dict[str, str]) -> None:
         """Work on another stream or in a thread escapes the events but not the wall."""
         if self.device.type != "cuda":
             return
@@ -266,14 +238,3 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     error, scale = (x - y)[finite].square().sum(), y[finite].square().sum()
     return bool(error <= rough**2 * scale)
-
-
-def _workspace(nbytes: int, device: torch.device) -> int:
-    """Address of scratch memory that lives as long as the process; 0 for none."""
-    if not nbytes:
-        return 0
-    _KEPT.append(place(contiguous((nbytes,), "uint8"), device=device, byte=NAN_BYTE))
-    return _KEPT[-1].tensor.data_ptr()
-
-
-_KEPT: list[Placed] = []

@@ -48,7 +48,7 @@ def draw_inputs(
         drawn.append(
             draw(
                 spec,
-                seed=_seed_at(seed, position),
+                seed=seed_at(seed, position),
                 distribution="normal" if plain else distribution,
                 device=device,
                 limit=limit,
@@ -72,7 +72,7 @@ def change_one(graph: Graph, inputs: Sequence[Placed], *, seed: int, reach: floa
     spec = graph.inputs[position]
     if spec.numel == 0:
         return
-    target = _distinct(inputs[position].tensor, spec)
+    target = distinct(inputs[position].tensor, spec)
     generator = torch.Generator().manual_seed(seed)
     at = tuple(int(torch.randint(0, n, (), generator=generator)) for n in target.shape)
     old = target[at]
@@ -105,7 +105,7 @@ def draw(
     placed = place(spec, device=device, byte=zone, offset_elements=offset_elements, guarded=guarded)
     if spec.numel == 0:
         return placed
-    target = _distinct(placed.tensor, spec)
+    target = distinct(placed.tensor, spec)
     kind = DTYPES[spec.dtype].kind
     if kind == "bool":
         values = torch.rand(target.shape, generator=generator, device=device) < 0.5
@@ -117,11 +117,12 @@ def draw(
     return placed
 
 
-def _seed_at(seed: int, position: int) -> int:
+def seed_at(seed: int, position: int) -> int:
+    """The seed of one input."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{position}".encode()).digest()[:7], "little")
 
 
-def _distinct(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+def distinct(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """A view of every element once: broadcast dimensions shrink to 1, a tensor that overlaps itself becomes its span."""
     reach = 0
     for n, s in sorted(zip(spec.shape, spec.stride, strict=True), key=lambda pair: pair[1]):

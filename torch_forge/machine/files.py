@@ -56,6 +56,19 @@ def sha256_file(path: Path) -> str:
     return result.hexdigest()
 
 
+def read_untrusted(path: Path, nbytes: int) -> bytearray | None:
+    """The content of a file that a candidate's process left, None unless it is a plain file of exactly ``nbytes``."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_size != nbytes:
+            return None
+        content = bytearray(nbytes)
+        return content if file.readinto(content) == nbytes else None
+
+
 def replace_dir(staging: Path, final: Path) -> bool:
     """Publish ``staging`` as ``final``; whether it was ours that was published.
 

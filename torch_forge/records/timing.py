@@ -25,7 +25,8 @@ class ClockCheck:
     """What the worker says against what another clock says, both relative to eager, for the same calls."""
 
     clock: str
-    """``judge`` (the judge's own, around whole requests) or ``wall`` (the worker's, all streams waited for)."""
+    """``judge`` (the judge's own, around whole requests, and another time until all results were fixed by digests) or
+    ``wall`` (the worker's, all streams waited for)."""
     excess_us: Interval
     """How much longer a call took by this clock than the worker said, beyond what eager did, in microseconds."""
     slope_us: Interval
