@@ -37,6 +37,7 @@ from torch_forge.report.progress import make_progress
 from torch_forge.search.forge import Forged, forge_problem
 from torch_forge.search.workshop import Deadline, Workshop
 from torch_forge.settings import Settings
+from torch_forge.validation.static.source import source_reasons
 
 log = logging.getLogger("torch_forge")
 
@@ -105,7 +106,7 @@ def forge(  # noqa: PLR0913 (options of a public function, all by keyword)
         device_of(call), settings, policy=policy, progress=make_progress(progress or settings.progress)
     )
     try:
-        author = LLMAuthor(LiteLLMClient(llm)) if llm else None
+        author = LLMAuthor(LiteLLMClient(llm), refuse=source_reasons) if llm else None
         tune_call(result, call, opened, Deadline.after(settings.budget_s), author, measure=measure)
     finally:
         if shop is None:

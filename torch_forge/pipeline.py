@@ -36,6 +36,7 @@ from torch_forge.search.forge import forge_problem
 from torch_forge.search.workshop import Deadline, Workshop
 from torch_forge.selection.select import select
 from torch_forge.settings import Settings
+from torch_forge.validation.static.source import source_reasons
 from torch_forge.version import __version__
 
 log = logging.getLogger("torch_forge")
@@ -109,7 +110,7 @@ def autotune(
             shop.toolchain = None
         run = _Run(model, workload, shop, Deadline.after(settings.budget_s))
         try:
-            return run.tune(LLMAuthor(LiteLLMClient(llm)) if llm else None)
+            return run.tune(LLMAuthor(LiteLLMClient(llm), refuse=source_reasons) if llm else None)
         finally:
             shop.progress.close()
 

@@ -49,7 +49,7 @@ def test_a_reply_becomes_a_candidate():
 )
 def test_what_is_no_candidate_is_told_to_the_model(text: str, kind: RefusalKind):
     client = ScriptedClient([text, GOOD, GOOD])
-    author = LLMAuthor(client)
+    author = LLMAuthor(client, refuse=lambda code, backend: [f"no torch on {backend}"] if "torch/all.h" in code else [])
     refusal = propose(author)
     assert isinstance(refusal, Refusal)
     assert refusal.kind is kind

@@ -7,13 +7,12 @@ code) is remembered here and told to the model in the next prompt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch_forge.generation.llm.budget import LLMBudget, Spending
 from torch_forge.generation.llm.client import FINAL, Client, Refusal, RefusalKind, Reply
 from torch_forge.generation.llm.prompt import build_messages, estimate_tokens
 from torch_forge.generation.llm.reply import NoSource, extract_source
-from torch_forge.generation.llm.tripwires import tripped
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.kernels import Candidate, Config, Origin, Plan
 from torch_forge.records.outcomes import Trial
@@ -36,12 +35,17 @@ class LLMAuthor:
         max_tokens: int = 16_000,
         timeout_s: float = 180.0,
         prompt_tokens: int = 24_000,
+        refuse: Callable[[str, str], Sequence[str]] | None = None,
     ) -> None:
-        """max_tokens, timeout_s: limits of one call, seconds; prompt_tokens: longest prompt, estimated."""
+        """max_tokens, timeout_s: limits of one call, seconds; prompt_tokens: longest prompt, estimated.
+
+        refuse: given a source and a backend, the reasons why it should not even be built; None leaves that to the judge.
+        """
         self._client = client
         self._max_tokens = max_tokens
         self._timeout_s = timeout_s
         self._prompt_tokens = prompt_tokens
+        self._refuse = refuse
         self._notes: dict[str, str] = {}
         self._failed_calls = 0
         self._given_up = ""
@@ -94,7 +98,7 @@ class LLMAuthor:
         found = extract_source(reply.text, reply.finish_reason)
         if isinstance(found, NoSource):
             return self._reject(problem, Refusal(found.kind, found.reason, reply.usage))
-        reasons = tripped(found.code, backend)
+        reasons = self._refuse(found.code, backend) if self._refuse is not None else ()
         if reasons:
             return self._reject(problem, Refusal(RefusalKind.FORBIDDEN, "; ".join(reasons), reply.usage))
         candidate = llm_candidate(problem, backend, found.code, self.name)

@@ -19,6 +19,7 @@ from torch_forge.generation.llm.attempts import evidence, one_line
 from torch_forge.generation.llm.client import Message, Refusal, RefusalKind
 from torch_forge.generation.naive_source import example_source
 from torch_forge.records.device import DeviceInfo
+from torch_forge.records.kernel_rules import MAY_NOT
 from torch_forge.records.kernels import Origin, Plan
 from torch_forge.records.outcomes import Passed, Trial
 from torch_forge.records.problem import Problem
@@ -26,14 +27,13 @@ from torch_forge.records.problem import Problem
 CHARS_PER_TOKEN = 3
 """Code has short tokens; three characters each overestimates their number, which keeps under the limit."""
 
-SYSTEM = """You write one compute kernel at a time for torch_forge, which compiles it, checks it against PyTorch eager on \
+SYSTEM = f"""You write one compute kernel at a time for torch_forge, which compiles it, checks it against PyTorch eager on \
 many inputs in a sandbox, and times it.
 
 Rules for the kernel:
 - Answer with exactly one fenced code block that holds the whole source file. Few words outside it.
 - Include "forge.h" and define forge_launch exactly as forge.h declares it, with extern "C".
-- No torch or ATen headers, no libraries (cuBLAS, cuDNN, CUTLASS, Thrust, CUB, MKL), no allocation, no synchronisation, no \
-files, environment, processes, network, printing or inline files. Only C++ standard and CUDA toolkit headers.
+- {MAY_NOT}
 - "forge_math.h" may be included: forge_get(v) turns an element of any type into its register type (float for the 16-bit \
 floats, whose storage types are forge_f16 and forge_bf16), forge_f16_from(x) and forge_bf16_from(x) round a float back.
 - One launch configuration: `config` is always 0. `workspace` is always NULL.

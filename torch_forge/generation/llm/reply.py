@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from torch_forge.generation.llm.client import RefusalKind
-from torch_forge.generation.llm.source_text import defines_entry_point, read_source
+from torch_forge.records.source_text import defines_entry_point, read_source
 
 _FENCE = re.compile(r"^ {0,3}(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)$")
 _CODE_START = re.compile(r"\A\s*(?:#include\b|//|/\*|extern\b|#pragma\b)")
@@ -60,7 +60,7 @@ def extract_source(text: str | None, finish_reason: str = "stop") -> Source | No
     if not sources:
         kind = RefusalKind.CUT_OFF if finish_reason == "length" else RefusalKind.NO_SOURCE
         return NoSource(kind, "No fenced code block defines forge_launch. Answer with exactly one, holding the whole file.")
-    defining = {code: b for code, b in sources.items() if defines_entry_point(read_source(code).code)}
+    defining = {code: b for code, b in sources.items() if defines_entry_point(read_source(code))}
     if len(defining) > 1:
         return NoSource(RefusalKind.NO_SOURCE, f"{len(defining)} different blocks define forge_launch. Send exactly one.")
     code, block = next(iter((defining or sources).items()))
@@ -75,7 +75,7 @@ def _checked(code: str, language: str) -> Source | NoSource:
     read = read_source(code)
     if not read.whole:
         return NoSource(RefusalKind.CUT_OFF, "A bracket, comment or literal in the source does not close. Send it whole.")
-    if not defines_entry_point(read.code):
+    if not defines_entry_point(read):
         return NoSource(RefusalKind.NO_SOURCE, "forge_launch is named but not defined. Define it as forge.h declares it.")
     return Source(code, language)
 
