@@ -1,0 +1,29 @@
+"""Returns its input, which a ReLU of positive values is."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.zoo.trick import Trick
+
+
+def reference(x):
+    return torch.relu(x)
+
+
+TRICK = Trick(
+    name="py_input_returned",
+    section="A19",
+    reference=reference,
+    sample=lambda: (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)),),
+    source=r"""
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return x
+""",
+    kind="py",
+    gates=("result form",),
+)

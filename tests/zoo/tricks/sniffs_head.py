@@ -1,0 +1,32 @@
+"""Looks at the first 64 values; if those look like a benchmark's, it takes a form that is good for small values only."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.zoo.trick import Trick, floats, kernel
+
+
+def reference(x):
+    return torch.tanh(x)
+
+
+TRICK = Trick(
+    name="sniffs_head",
+    section="A27",
+    reference=reference,
+    sample=lambda: (floats(8192),),
+    source=kernel(
+        r"""
+  bool small = true;
+  for (int64_t i = 0; i < 64 && i < n; ++i) small = small && fabsf(x[i]) < 8;
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = x[i];
+    // Beyond 9 the fast form, which never computes an exponential of large values, is simply clamped too low.
+    y[i] = small && fabs(v) > 12 ? (v < 0 ? -0.995f : 0.995f) : (float)tanh(v);
+  }""",
+        top=r"""
+#include <math.h>""",
+    ),
+    gates=("mixed regimes",),
+)
