@@ -82,6 +82,15 @@ class RecordError(ForgeError):
     exit_code = 8
 
 
+class SandboxError(ForgeError):
+    """Candidate code cannot be confined as it must be, so it was not run."""
+
+    exit_code = 10
+    advice = (
+        "`torch-forge doctor` shows which layers of the sandbox work on this machine, and what to do about the others."
+    )
+
+
 class LLMError(ForgeError):
     """The language model could not be reached, refused, or its budget is spent."""
 

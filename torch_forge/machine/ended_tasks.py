@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch_forge.errors import SandboxError
 from torch_forge.machine.watched import Ended
 from torch_forge.machine.worker_child import LOG_NAME
 from torch_forge.machine.worker_client import read_log
@@ -51,8 +52,13 @@ Outcome = TaskDone | TaskDied | TaskExpired
 
 
 def outcome_of(ended: Ended | None, scratch: Path, limit_s: float, *, orphaned: str) -> Outcome:
-    """Put the end of a process into words. orphaned: what to say where nobody was left to tell how it ended."""
+    """Put the end of a process into words. orphaned: what to say where nobody was left to tell how it ended.
+
+    Raises SandboxError if the task's sandbox failed, which says nothing about the task.
+    """
     log = read_log(scratch / LOG_NAME)
+    if ended is not None and ended.locked is False:
+        raise SandboxError(f"a task's sandbox could not be put on:\n{log}".rstrip())
     if ended is None:
         killed = int(signal.SIGKILL)
         return TaskDied(killed, -killed, log, 0.0, orphaned)

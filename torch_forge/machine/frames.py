@@ -21,6 +21,10 @@ NOTE = struct.Struct("<ci")
 """Kind and number."""
 FORKED, NOT_FORKED, ENDED = b"F", b"N", b"E"
 """From the parent: the pid, the errno of a fork that failed, the status as in ``subprocess``."""
+LOCKED, NOT_LOCKED = b"L", b"U"
+"""From a confined task, which tells its pid (FORKED) itself too: whether all of its sandbox is on, before foreign code."""
+TASK, CONFINED_TASK, GATE = b"t", b"c", b"g"
+"""What a parent is asked to fork; with two descriptors (channel and watch), or for the gate with its control socket."""
 
 
 def send_frame(channel: socket.socket, value: object) -> None:

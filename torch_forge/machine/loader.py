@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from torch_forge.errors import ForgeError
+from torch_forge.machine.sandbox.lock import close_compilers
 
 ENTRY_POINT = "forge_launch"
 
@@ -46,6 +47,8 @@ def load_glue(path: Path | str) -> ctypes.CDLL:
 
 def _open(path: Path | str) -> ctypes.CDLL:
     """Bound at once: a missing symbol must fail here, not in the middle of a model. Never unloaded: ctypes does not."""
+    # Whatever a confined task may still do here, the library may not.
+    close_compilers()
     try:
         # A relative name without a slash would be searched for in the system's library folders.
         return ctypes.CDLL(os.path.abspath(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)

@@ -17,7 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_forge.errors import WorkerError
-from torch_forge.machine.frames import ENDED, FORKED, NOT_FORKED, NOTE, REPLY_BYTES, plain, send_frame, take_frame
+from torch_forge.machine.frames import (
+    ENDED,
+    FORKED,
+    LOCKED,
+    NOT_FORKED,
+    NOT_LOCKED,
+    NOTE,
+    REPLY_BYTES,
+    plain,
+    send_frame,
+    take_frame,
+)
 
 KILL_TIMEOUT_S = 10.0
 """A killed process that waits for a device driver may take seconds to disappear."""
@@ -33,6 +44,8 @@ class Ended:
     """The last it said; empty if that was nothing, or not one whole frame."""
     expired: bool
     seconds: float
+    locked: bool | None
+    """As in ``Watched``."""
 
 
 @dataclass(eq=False)
@@ -45,6 +58,8 @@ class Watched:
     pid: int = 0
     """0 until it is known."""
     code: int | None = None
+    locked: bool | None = None
+    """What a confined task has said of its sandbox: False, a layer failed and it has ended itself."""
     orphaned: bool = False
     """The parent process died before it could say how the child ended."""
     last: dict[str, Any] = field(default_factory=dict)
@@ -114,7 +129,7 @@ class Watched:
             return None
         while self._listening and not self.flooded and self._take_bytes():
             pass
-        return Ended(self.code, self.last or self._last_words(), expired, time.monotonic() - self.begin)
+        return Ended(self.code, self.last or self._last_words(), expired, time.monotonic() - self.begin, self.locked)
 
     def close(self) -> None:
         """Leave no child running and no descriptor open."""
@@ -154,6 +169,8 @@ class Watched:
             del self._notes[: NOTE.size]
             if kind == FORKED:
                 self.pid = number
+            elif kind in {LOCKED, NOT_LOCKED}:
+                self.locked = kind == LOCKED
             elif kind == ENDED:
                 self.code = number
             elif kind == NOT_FORKED:

@@ -8,10 +8,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from torch_forge.errors import WorkerError
+from torch_forge.machine.environment import passed_on
+from torch_forge.machine.frames import CONFINED_TASK, GATE, TASK
 from torch_forge.machine.watched import KILL_TIMEOUT_S, Watched
 from torch_forge.machine.worker_main import READY_BYTES
 
@@ -19,14 +20,6 @@ START_TIMEOUT_S = 180.0
 """Importing torch from a cold network filesystem takes a minute."""
 LOG_BYTES = 4 << 20
 """More of a log than this is not read: the first and the last half are."""
-
-PASSED_ON = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LC_", "TMPDIR", "XDG_", "LD_", "PYTHON",
-    "VIRTUAL_ENV", "CONDA_", "NIX_", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH",
-    "GCC_", "CC", "CXX",
-    "CUDA", "NVIDIA_", "NVCC_", "TORCH", "PYTORCH", "OMP_", "KMP_", "GOMP_", "MKL_", "ATEN_", "DNNL_", "MALLOC_",
-)  # fmt: skip
-"""Prefixes of the variables that workers see. Candidates run there, and an API key is nothing that a kernel needs."""
 
 BOOTSTRAP = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, sys.argv[1]); "
@@ -44,6 +37,8 @@ class ParentProcess:
             raise WorkerError("sys.executable is empty: this Python does not know how to start another, so no workers")
         self._log_path = root / "worker.log"
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._gate: socket.socket | None = None
+        self._missing: dict[str, str] = {}
         self._ready = False
         options = {
             "control": theirs.fileno(),
@@ -61,7 +56,7 @@ class ParentProcess:
                     stdout=log,
                     stderr=log,
                     pass_fds=(theirs.fileno(),),
-                    env=_environment(os.environ),
+                    env=passed_on(os.environ),
                     start_new_session=True,
                     cwd="/",
                 )
@@ -91,14 +86,49 @@ class ParentProcess:
             raise WorkerError(f"the worker parent could not start: {problem}\n{read_log(self._log_path)}".rstrip())
         self._ready = True
 
-    def submit(self) -> Watched | None:
-        """Have it fork a child that waits for its request; None if the parent is gone. Raises WorkerError as it starts."""
+    def gate(self) -> dict[str, str]:
+        """Have it fork the gate, if it has not; namespace layers that are missing there, with the reason.
+
+        Raises WorkerError if there is none, ConnectionError if the parent is gone.
+        """
         self._wait_until_ready()
+        if self._gate is None:
+            gate, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    socket.send_fds(self._control, [GATE], [theirs.fileno()])
+                except OSError as error:
+                    gate.close()
+                    raise ConnectionError from error
+            self._gate = gate
+            gate.settimeout(START_TIMEOUT_S)
+            try:
+                message = gate.recv(READY_BYTES)
+            except TimeoutError:
+                message = b""
+            gate.settimeout(None)
+            if not message:
+                raise WorkerError(f"the gate of the workers did not open\n{read_log(self._log_path)}".rstrip())
+            self._missing = json.loads(message)
+        return self._missing
+
+    def submit(self, *, confined: bool, by_gate: bool) -> Watched | None:
+        """Have it fork a child that waits for its request; None if whoever is to fork is gone. Raises WorkerError."""
+        self._wait_until_ready()
+        control = self._control
+        if by_gate:
+            try:
+                self.gate()
+            except ConnectionError:
+                self.stop()
+                return None
+            control = self._gate or control
         channel, channel_theirs = socket.socketpair()
         watch, watch_theirs = socket.socketpair()
         with channel_theirs, watch_theirs:
             try:
-                socket.send_fds(self._control, [b"t"], [channel_theirs.fileno(), watch_theirs.fileno()])
+                kind = CONFINED_TASK if confined else TASK
+                socket.send_fds(control, [kind], [channel_theirs.fileno(), watch_theirs.fileno()])
             except OSError:
                 channel.close()
                 watch.close()
@@ -108,21 +138,15 @@ class ParentProcess:
 
     def stop(self) -> None:
         """Hang up and wait; killed if it does not end by itself. Twice does no harm."""
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # a process that ours has forked may hold a copy of the descriptor
-        self._control.close()
+        for control in filter(None, (self._gate, self._control)):
+            with contextlib.suppress(OSError):
+                control.shutdown(socket.SHUT_RDWR)  # a process that ours has forked may hold a copy of the descriptor
+            control.close()
         try:
             self._process.wait(timeout=KILL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the parent process, and so every worker, sees of ``environ``."""
-    kept = {name: value for name, value in environ.items() if name.startswith(PASSED_ON)}
-    # numpy's OpenBLAS starts its threads at import; the parent must have only one to fork soundly.
-    return {**kept, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def read_log(path: Path) -> str:

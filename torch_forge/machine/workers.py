@@ -7,6 +7,7 @@ this task alone, and whether the child really ended, and how, is told by the par
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -20,12 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch_forge.errors import WorkerError
+from torch_forge.errors import SandboxError, WorkerError
 from torch_forge.machine.ended_tasks import Outcome, TaskDied, TaskDone, TaskExpired, outcome_of
 from torch_forge.machine.files import private_dir, remove_tree
+from torch_forge.machine.sandbox.survey import survey
 from torch_forge.machine.sessions import Reply, Session, SessionEnded
 from torch_forge.machine.watched import Ended, Watched
 from torch_forge.machine.worker_client import ParentProcess
+from torch_forge.records.codec import to_plain
+from torch_forge.records.sandbox import LAYERS, PIDS, Confinement, SandboxReport
 
 __all__ = ["Outcome", "Reply", "Session", "SessionEnded", "TaskDied", "TaskDone", "TaskExpired", "WorkerPool"]
 
@@ -34,13 +38,20 @@ class WorkerPool:
     """Killable workers. Thread-safe: as many tasks run at once as threads call ``run``. Starts nothing before the first."""
 
     def __init__(
-        self, *, preload: Sequence[str] = (), scratch_root: Path | None = None, python_path: Sequence[str] = ()
+        self,
+        *,
+        preload: Sequence[str] = (),
+        scratch_root: Path | None = None,
+        python_path: Sequence[str] = (),
+        sandbox: str = "auto",
     ) -> None:
         """
         preload: modules that the parent imports after torch; they must run no torch operation.
         scratch_root: where scratch directories are made; default the system's temporary directory.
         python_path: folders to put first on the workers' module path.
+        sandbox: how tasks with foreign code are confined: ``auto``, ``require`` or ``off``, as in ``Settings.sandbox``.
         """
+        self._sandbox = sandbox
         self._preload = tuple(preload)
         self._scratch_root = scratch_root
         self._python_path = tuple(python_path)
@@ -86,16 +97,18 @@ class WorkerPool:
         env: Mapping[str, str | None] | None = None,
         scratch: Path | None = None,
         memory_bytes: int | None = None,
+        confine: Confinement | None = None,
     ) -> Outcome:
         """Call ``task`` (``package.module:function``) as ``function(payload, scratch)`` in a fresh child process.
 
         payload and result are plain JSON. The child works in ``scratch``, prints into a log there, and sees only the
-        variables that ``PASSED_ON`` names plus ``env`` (None unsets). memory_bytes limits its address space; not for CUDA,
-        which reserves far more than it uses. Raises WorkerError if no worker can be started or the pool is closed.
+        variables that ``environment.py`` names plus ``env`` (None unsets). memory_bytes limits its address space; not for
+        CUDA, which reserves far more than it uses. confine: as ``confinement`` gives it, for a task that runs foreign code.
+        Raises WorkerError if no worker can be started or the pool is closed, SandboxError if a layer cannot be put on.
         """
-        request = self._request(task, payload, env, scratch, memory_bytes)
+        request = self._request(task, payload, timeout_s, env, scratch, memory_bytes, confine)
         # A parent that was killed, by whomever, is started once more; a task that kills it twice has itself to blame.
-        ended = self._attempt(request, timeout_s) or self._attempt(request, timeout_s)
+        ended = self._attempt(request, timeout_s, confine) or self._attempt(request, timeout_s, confine)
         directory = Path(request["scratch"])
         outcome = outcome_of(ended, directory, timeout_s, orphaned="WorkerError: the worker parent was killed, twice")
         if scratch is None and not isinstance(outcome, TaskDone):
@@ -111,15 +124,17 @@ class WorkerPool:
         env: Mapping[str, str | None] | None = None,
         scratch: Path | None = None,
         memory_bytes: int | None = None,
+        confine: Confinement | None = None,
     ) -> Session:
         """Start ``task`` as ``run`` does, to be talked to: ``function(payload, scratch, dialogue)`` in the child.
 
         ``dialogue`` (``worker_child.Dialogue``) iterates over the messages that ``Session.ask`` sends. timeout_s limits the
         session as a whole. Raises as ``run`` does.
         """
-        request = {**self._request(task, payload, env, scratch, memory_bytes), "session": True}
+        request = self._request(task, payload, timeout_s, env, scratch, memory_bytes, confine)
+        request["session"] = True
         directory = Path(request["scratch"])
-        parent, child = self._child()
+        parent, child = self._child(confine)
 
         def tell(ended: Ended | None, limit_s: float) -> Outcome:
             outcome = outcome_of(ended, directory, limit_s, orphaned="WorkerError: the worker parent was killed")
@@ -138,13 +153,46 @@ class WorkerPool:
             raise
         return Session(child, timeout_s=timeout_s, tell=tell)
 
+    def confinement(
+        self, *, cuda: bool = False, compilers: bool = False, readable: Sequence[Path | str] = ()
+    ) -> Confinement | None:
+        """For a task that runs foreign code: all layers that work here; None where the sandbox is switched off.
+
+        The arguments are the fields of ``Confinement``. Raises SandboxError if it is required and too little works here.
+        """
+        if self._sandbox == "off":
+            return None
+        report = self.sandbox_report()
+        if self._sandbox == "require" and report.below_minimum:
+            lacking = ", ".join(report.below_minimum)
+            raise SandboxError(f"the sandbox is required (TORCH_FORGE_SANDBOX) and lacks here: {lacking}")
+        paths = tuple(os.path.abspath(p) for p in (*self._python_path, *readable))
+        return Confinement(report.active, paths, cuda, compilers)
+
+    def sandbox_report(self) -> SandboxReport:
+        """Which layers tasks with foreign code are held in. Found out once in a process, with a task that tries them."""
+        if self._sandbox == "off":
+            return SandboxReport(missing=dict.fromkeys(LAYERS, "switched off"))
+        return survey(self)
+
+    def namespaces_missing(self) -> Mapping[str, str]:
+        """Namespaces that tasks cannot be started in here, with the reason. Raises WorkerError."""
+        self._after_fork()
+        with self._lock:
+            try:
+                return self._running_parent().gate()
+            except ConnectionError:
+                return self._running_parent().gate()
+
     def _request(
         self,
         task: str,
         payload: Any,
+        timeout_s: float,
         env: Mapping[str, str | None] | None,
         scratch: Path | None,
         memory_bytes: int | None,
+        confine: Confinement | None,
     ) -> dict[str, Any]:
         """What the child is sent first."""
         self._after_fork()
@@ -157,11 +205,14 @@ class WorkerPool:
             "memory_bytes": memory_bytes,
             "threads": _torch_threads(),
             "session": False,
+            "confine": None if confine is None else to_plain(confine),
+            # All cores may be busy until the time is over: this limit is for what escaped it.
+            "cpu_s": math.ceil(timeout_s + 1) * (os.cpu_count() or 1),
         }
 
-    def _attempt(self, request: dict[str, Any], timeout_s: float) -> Ended | None:
+    def _attempt(self, request: dict[str, Any], timeout_s: float, confine: Confinement | None) -> Ended | None:
         """None if the parent process died meanwhile."""
-        parent, child = self._child()
+        parent, child = self._child(confine)
         try:
             child.send(request, timeout_s)
             ended = child.end(child.begin + timeout_s)
@@ -171,11 +222,13 @@ class WorkerPool:
             parent.stop()
         return ended
 
-    def _child(self) -> tuple[ParentProcess, Watched]:
+    def _child(self, confine: Confinement | None) -> tuple[ParentProcess, Watched]:
         """A child that waits for its request, and its parent."""
+        confined = confine is not None
+        by_gate = confine is not None and PIDS in confine.layers
         with self._lock:
             parent = self._running_parent()
-            while (child := parent.submit()) is None:  # it died since the last task
+            while (child := parent.submit(confined=confined, by_gate=by_gate)) is None:  # it died since the last task
                 parent = self._running_parent()
         return parent, child
 

@@ -1,0 +1,56 @@
+"""Which environment variables reach the workers, and which of those a confined task.
+
+Names are listed, not forbidden ones left out: an API key is nothing that a kernel needs, whatever it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+
+_COMPILING = (
+    "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "CC", "CXX",
+)  # fmt: skip
+_RUNNING = (
+    "PATH", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUTF8",
+    "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONWARNINGS", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+)  # fmt: skip
+_FAMILIES = (
+    "LC_", "CUDA_", "NVIDIA_", "NVCC_", "TORCH", "PYTORCH_", "OMP_", "KMP_", "GOMP_", "MKL_", "ATEN_", "DNNL_", "MALLOC_",
+    "TRITON_", "GCC_", "NIX_",
+)  # fmt: skip
+"""Beginnings of names that tune compilers and libraries."""
+_AT_HOME = (
+    "HOME",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "LD_PRELOAD",
+)
+"""For tasks without foreign code only."""
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE|AUTH", re.IGNORECASE)
+_OURS = "TORCH_FORGE_"
+
+
+def _confined(name: str) -> bool:
+    known = name in _RUNNING or name in _COMPILING or name.startswith(_FAMILIES)
+    return known and not name.startswith(_OURS) and not _SECRET.search(name)
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the workers' parent sees of ``environ``."""
+    kept = {n: v for n, v in environ.items() if n in _AT_HOME or _confined(n)}
+    # numpy's OpenBLAS starts its threads at import; the parent must have only one to fork soundly.
+    return {**{n: v for n, v in kept.items() if not _SECRET.search(n)}, "OPENBLAS_NUM_THREADS": "1"}
+
+
+def scrub(environ: MutableMapping[str, str], *, home: str) -> None:
+    """Leave what a confined task may see, with its scratch folder for a home."""
+    for name in [n for n in environ if not _confined(n)]:
+        del environ[name]
+    environ["HOME"] = home
