@@ -161,8 +161,8 @@ def waited_us(pid: int | str = "self") -> float:
     """Time that threads of a process, while ready to run, have waited for a core so far; 0 where Linux does not tell."""
     total = 0
     try:
-        for task in os.scandir(f"/proc/{pid}/task"):
-            with open(f"{task.path}/schedstat", "rb") as file:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
                 total += int(file.read().split()[1])
     except (OSError, IndexError, ValueError):
         return 0.0

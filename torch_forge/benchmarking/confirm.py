@@ -238,26 +238,29 @@ class _Run:
         calls, count = self.schedule.calls, self.schedule.rounds
         plan = [calls, 2 * calls] * (count // 2)
         self.chance.shuffle(plan)
-        looks = {count - 1, *self.chance.sample(range(count), _LOOKS)}
+        looks = set(self.chance.sample(range(count - 1), _LOOKS))
         fixed = looks | set(self.chance.sample(range(count), count // _FIXED))
         taken: list[Taken] = []
         checked, spare = 0, count // 2
         self.looking_s = 0.0
         deadline = time.perf_counter() + _PATIENCE * self.wishes.budget_s
-        while (number := len(taken)) < count and (number < ROUNDS[0] or time.perf_counter() < deadline):
+        while True:
+            number, late = len(taken), time.perf_counter() > deadline
+            last = number == count - 1 or (late and number >= ROUNDS[0] - 1)
             samples: dict[str, Sample] = {}
             for side in self.chance.sample(SIDES, len(SIDES)):
                 remote, name = (clean, EAGER) if side == CLEAN else (beside, CANDIDATE if side == CANDIDATE else EAGER)
                 samples[side], results = remote.sample(name, plan[number], self.schedule.style, self.chance)
-                if self.wishes.verified and side != CLEAN and number in fixed:
+                if self.wishes.verified and side != CLEAN and (last or number in fixed):
                     samples[side] = replace(samples[side], fixing_us=results.fix())
-                    if side == CANDIDATE and number in looks:
-                        checked += self._look(results, must=number == count - 1)
+                    if side == CANDIDATE and (last or number in looks):
+                        checked += self._look(results, must=last)
             if spare > 0 and self._clocked_down():
                 spare -= 1
-            else:
-                taken.append(Taken(plan[number], samples))
-        return taken, checked
+                continue
+            taken.append(Taken(plan[number], samples))
+            if last:
+                return taken, checked
 
     def _look(self, results: Results, *, must: bool) -> bool:
         """Whether it was looked at."""

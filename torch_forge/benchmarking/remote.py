@@ -108,7 +108,7 @@ class Remote:
     def sample(self, side: str, calls: int, style: Style, chance: random.Random) -> tuple[Sample, Results]:
         """Time a side on fresh inputs. The second value looks at the results, as long as no further sample is taken."""
         nonce, late = chance.getrandbits(60), chance.getrandbits(60)
-        touched = sorted({calls - 1, *chance.sample(range(calls), min(TOUCHED, calls) - 1)})
+        touched = sorted([calls - 1, *chance.sample(range(calls - 1), min(TOUCHED, calls) - 1)])
         self._ask({"do": "prepare", "side": side, "nonce": nonce, "calls": calls, "warm": style.warm})
         waited = self._waited_us()
         message = {"do": "go", "nonce": late, "touched": touched, "busy_us": style.busy_us}
