@@ -86,9 +86,7 @@ class SandboxError(ForgeError):
     """Candidate code cannot be confined as it must be, so it was not run."""
 
     exit_code = 10
-    advice = (
-        "`torch-forge doctor` shows which layers of the sandbox work on this machine, and what to do about the others."
-    )
+    advice = "`torch-forge doctor` shows which layers of the sandbox work on this machine, and what to do about the others."
 
 
 class LLMError(ForgeError):

@@ -29,6 +29,10 @@ ENVIRONMENT: Mapping[str, tuple[str, str]] = {
         "peers",
         "both: a kernel must beat eager and torch.compile; eager: only eager, and tuning is quicker",
     ),
+    "TORCH_FORGE_SANDBOX": (
+        "sandbox",
+        "auto: confine candidates with what the system offers; require: run none where that is too little; off: do not",
+    ),
     "TORCH_FORGE_MARCH": ("march", "instruction set for CPU kernels, as g++ -march; default native"),
     "MAX_JOBS": ("max_jobs", "most compilers at once; default: cores and memory decide"),
     "CXX": ("cxx", "host C++ compiler; default g++"),
@@ -52,6 +56,8 @@ class Settings:
     progress: str = "auto"
     shadow_every: int = 0
     peers: str = "both"
+    sandbox: str = "auto"
+    """``require`` is for source that nobody vouches for; see ``records.sandbox.MINIMUM``."""
     march: str = "native"
     max_jobs: int = 0
     """0: decided from cores and memory."""
@@ -84,7 +90,7 @@ class Settings:
         return replace(settings, **layer)._checked()
 
     def _checked(self) -> Settings:
-        choices = {"peers": ("both", "eager"), "progress": ("auto", "on", "off")}
+        choices = {"peers": ("both", "eager"), "progress": ("auto", "on", "off"), "sandbox": ("auto", "require", "off")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name}={getattr(self, name)!r} is not known", advice=f"Use one of: {', '.join(allowed)}.")

@@ -1,7 +1,7 @@
 """Candidate in, shared library out; a candidate that does not build is a value, a compiler that builds nothing is not.
 
 Each build has a private directory and a worker of its own, so nothing is shared, locked or left behind, and a candidate
-whose constructors crash takes only the worker with it.
+whose constructors crash takes only the worker with it. The worker is confined: see ``machine/sandbox``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def build_glue(
     payload = _payload(name, toolchain, cpp=source, needs_torch=True, with_cuda=with_cuda, cflags=flags, cuda_cflags=archs)
     staging = _staging(staging_root, name)
     with _gate.shared():
-        outcome = pool.run(f"{TASKS}:build", payload, timeout_s=timeout_s, env=_environment(staging), scratch=staging)
+        outcome = _in_worker(payload, toolchain, pool, staging, timeout_s)
     if isinstance(outcome, TaskDone) and outcome.value["library"] and not outcome.value["load_error"]:
         return _keep_library(staging, name)
     remove_tree(staging)
@@ -118,7 +118,7 @@ def _build_once(
     name = identifier(f"{candidate.name}_{candidate.digest}")
     staging = _staging(staging_root, name)
     payload = _kernel_payload(name, candidate, toolchain)
-    outcome = pool.run(f"{TASKS}:build", payload, timeout_s=timeout_s, env=_environment(staging), scratch=staging)
+    outcome = _in_worker(payload, toolchain, pool, staging, timeout_s)
     try:
         result = _result(candidate, name, outcome, staging)
     except BaseException:
@@ -127,6 +127,15 @@ def _build_once(
     if not isinstance(result, Built):
         remove_tree(staging)
     return result
+
+
+def _in_worker(
+    payload: dict[str, Any], toolchain: Toolchain, pool: WorkerPool, staging: Path, timeout_s: float
+) -> TaskDone | TaskDied | TaskExpired:
+    """Compilers read whatever a source names, so they are confined as the candidate itself is."""
+    confine = pool.confinement(compilers=True, readable=toolchain.readable)
+    environment = _environment(staging)
+    return pool.run(f"{TASKS}:build", payload, timeout_s=timeout_s, env=environment, scratch=staging, confine=confine)
 
 
 def _result(candidate: Candidate, name: str, outcome: TaskDone | TaskDied | TaskExpired, staging: Path) -> Outcome:

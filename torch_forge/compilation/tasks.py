@@ -1,9 +1,10 @@
 """What a worker does to build: one call of torch's ``load_inline``, in a private directory.
 
 ``load_inline`` also loads what it has built, and loading runs the candidate's constructors; that is why it happens here, in
-a process that may die. Its arguments are chosen so that it costs no more than calling the compiler: no implicit headers, no
-compiler wrapper, no dependency files, and for a kernel no torch library behind ``-ltorch`` (see ``stubs``). Without a
-working ninja ``load_inline`` refuses to work, so the same commands are run directly.
+a process that may die, and that from then on starts no program. Its arguments are chosen so that it costs no more than
+calling the compiler: no implicit headers, no compiler wrapper, no dependency files, and for a kernel no torch library
+behind ``-ltorch`` (see ``stubs``). Without a working ninja ``load_inline`` refuses to work, so the same commands are
+run directly.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
+from torch_forge.machine.sandbox.lock import close_compilers
+
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python")
 
 
@@ -29,6 +32,7 @@ def build(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
     ``cflags``, ``cuda_cflags``, ``ldflags``, ``include``, ``ninja`` (whether it works).
     Returns ``library`` (its path, None if compiling failed) and ``load_error`` (why it cannot be loaded, or None).
     """
+    sys.addaudithook(_before_loading)
     cpp_extension.CUDA_HOME = payload["cuda_home"]
     os.environ["CXX"] = _one_word(payload["cxx"], scratch)
     payload["ldflags"] = ["-Wl,--as-needed", f"-L{stubs(payload, scratch)}", *payload["ldflags"]]
@@ -48,6 +52,12 @@ def build(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
             raise
         return {"library": None, "load_error": None}
     return {"library": str(library), "load_error": None}
+
+
+def _before_loading(event: str, arguments: tuple[Any, ...]) -> None:
+    """The compilers are done when the first library is loaded; it is ``load_inline`` that decides when that is."""
+    if event == "ctypes.dlopen" and arguments[0]:
+        close_compilers()
 
 
 def stubs(payload: dict[str, Any], scratch: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from torch_forge.machine.cuda_toolkit import choose_archs, find_cuda_toolkit
 from torch_forge.machine.host_compiler import find_host_compiler
 from torch_forge.machine.process import run
 from torch_forge.machine.proof import VERSION_TIMEOUT_S, first_complaint
+from torch_forge.machine.sandbox.paths import installation
 from torch_forge.records.codec import digest
 from torch_forge.records.device import DeviceInfo
 from torch_forge.settings import Settings
@@ -62,6 +64,15 @@ class Toolchain:
     def cxx_program(self) -> str:
         """The compiler alone, which nvcc takes for ``-ccbin``."""
         return program_of(self.cxx)
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Files and folders that a build reads, wherever they were installed."""
+        programs = [path for word in self.cxx_command if (path := shutil.which(word))]
+        if folder := find_ninja()[0]:
+            programs.append(os.path.join(folder, "ninja"))
+        folders = [folder for program in programs for folder in installation(os.path.abspath(program))]
+        return (*folders, *((self.cuda_home,) if self.cuda_home else ()))
 
 
 def find_toolchain(settings: Settings, backend: str, device: DeviceInfo | None = None, *, check: bool = True) -> Toolchain:

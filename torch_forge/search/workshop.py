@@ -82,7 +82,7 @@ class Workshop:
             policy,
             toolchain,
             cache,
-            WorkerPool(preload=PRELOADED),
+            WorkerPool(preload=PRELOADED, sandbox=settings.sandbox),
             staging,
             progress or QuietProgress(),
             notes=notes,

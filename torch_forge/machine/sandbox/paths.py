@@ -40,7 +40,7 @@ def toolchain() -> tuple[str, ...]:
     for variable in _FOLDERS_OF_LISTS:
         named += os.environ.get(variable, "").split(os.pathsep)
     named += [os.environ.get(variable, "") for variable in _FOLDERS]
-    return outermost(p for p in named if not _is_a_user_s(p))
+    return outermost(p for p in named if not is_too_wide(p))
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
@@ -70,7 +70,21 @@ def _loaded_library_folders() -> list[str]:
     return sorted({os.path.dirname(path) for path in mapped if path.startswith("/")})
 
 
-def _is_a_user_s(path: str) -> bool:
+def installation(program: str) -> tuple[str, ...]:
+    """Folders of a program that is given by its path, as it is named and as it was installed: ``bin`` and what is beside it.
+
+    Only the file where a folder would show a home.
+    """
+    real = os.path.realpath(program)
+    beside = os.path.dirname(os.path.dirname(real))
+    folders = (
+        os.path.dirname(program),
+        beside if os.path.basename(os.path.dirname(real)) == "bin" else os.path.dirname(real),
+    )
+    return (program, real, *(f for f in folders if not is_too_wide(f)))
+
+
+def is_too_wide(path: str) -> bool:
     """Whether the path is so wide that a home lies beneath it, or is one."""
     home = os.path.expanduser("~")
     return not path or os.path.normpath(path) in _WIDE or f"{home}/".startswith(f"{path.rstrip('/')}/")

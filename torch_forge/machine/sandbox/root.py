@@ -50,7 +50,7 @@ def enter_root(scratch: str, readable: Iterable[str], devices: Iterable[str], *,
             with open(f"{scratch}/proc/sys/kernel/pid_max", "w") as file:
                 file.write(str(max_pids))
         _protect(f"{scratch}/proc")
-        _bind(sources[scratch], place)
+        _bind(sources[scratch], place, _BIND)  # without what is mounted on it, which is this tree
         make_root(scratch)
     finally:
         for descriptor in sources.values():
@@ -115,5 +115,5 @@ def _first_link(path: str) -> str:
     return next((name for name in names if os.path.islink(name)), "")
 
 
-def _bind(source: int, place: str) -> None:
-    mount(f"/proc/self/fd/{source}", place, flags=_BIND | _RECURSIVE)
+def _bind(source: int, place: str, flags: int = _BIND | _RECURSIVE) -> None:
+    mount(f"/proc/self/fd/{source}", place, flags=flags)
