@@ -26,6 +26,7 @@ CORE = [
     "platformdirs>=4.0",
     "filelock>=3.12",
     "ninja>=1.11",  # torch's load_inline builds with it
+    "pyelftools>=0.31",  # the gate "binary" reads built kernels; pure Python, no dependencies
     "setuptools>=77",  # torch.utils.cpp_extension imports it
 ]
 
@@ -41,6 +42,7 @@ EXTRAS = {
         "nvidia-nvvm>=13.0,<13.1; platform_system == 'Linux'",
         "nvidia-cuda-cccl>=13.0,<13.1; platform_system == 'Linux'",
         "nvidia-cuda-runtime>=13.0,<13.1; platform_system == 'Linux'",
+        "nvidia-cuda-sanitizer-api>=13.0,<13.1; platform_system == 'Linux'",  # compute-sanitizer, for the judge
     ],
     "models": ["transformers>=4.56,<6"],
     "ray": ["ray>=2.40"],

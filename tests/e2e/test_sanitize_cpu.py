@@ -19,7 +19,7 @@ from torch_forge.generation.templates.engine import candidates
 from torch_forge.machine.toolchain import Toolchain, find_toolchain
 from torch_forge.machine.workers import WorkerPool
 from torch_forge.records.kernels import Built, Candidate, Config, Origin
-from torch_forge.records.outcomes import Crashed, Refused, TimedOut
+from torch_forge.records.outcomes import Crashed, Refused
 from torch_forge.records.tensors import TensorSpec, contiguous
 from torch_forge.settings import Settings
 from torch_forge.validation.cases import Case
@@ -198,6 +198,7 @@ def test_each_config_is_watched_by_itself(check):
     built = hand_written(f"if (config == 1) {{ {UNSEEN} }} else {{ {GOOD} }}", configs=(Config({}, 4), Config({}, 4)))
     assert check(built).finding is None
     assert check(built, config=1).finding is not None
+    assert check(built, SanitizerRun(case_of(offset=1), (ROWS, COLUMNS)), config=1).finding is None
 
 
 def test_the_workspace_is_no_larger_than_declared(check):
@@ -228,18 +229,14 @@ def test_views_and_empty_tensors(check):
     assert "0 bytes past the end of input 0" in finding.reason
 
 
-def test_a_kernel_that_hangs_at_once_has_timed_out(check):
-    finding = check(hand_written("for (;;) *(volatile float*)OUT(0) = 1;"), timeout_s=6.0).finding
-    assert isinstance(finding, TimedOut)
-    assert (finding.limit_s, finding.gate) == (6.0, "sanitizers")
-
-
-def test_a_kernel_that_is_slow_on_a_later_case_is_neither_clean_nor_found_guilty(check):
+@pytest.mark.slow
+def test_a_kernel_that_hangs_on_a_later_case_is_neither_clean_nor_found_guilty(check):
+    """The limit holds for the builds too, so it is far above what they take on a busy machine."""
     body = f"{GOOD} while (IN(0)[0] == 0) *(volatile float*)OUT(0) = 1;"
     runs = [SanitizerRun(case_of(), (ROWS, COLUMNS)), SanitizerRun(case_of(distribution="one_hot"), (ROWS, COLUMNS))]
-    report = check(hand_written(body), *runs, timeout_s=6.0)
+    report = check(hand_written(body), *runs, timeout_s=30.0)
     assert (report.tools, report.finding) == ((), None)
-    assert report.missing == {HOST_TOOL: "it came through 1 of 2 cases within 6 s"}
+    assert report.missing == {HOST_TOOL: "it came through 1 of 2 cases within 30 s"}
 
 
 def compiler_that(toolchain: Toolchain, folder: Path, script: str) -> Toolchain:

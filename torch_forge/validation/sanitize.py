@@ -71,6 +71,7 @@ def sanitize(
 ) -> SanitizerReport:
     """Run one config on ``runs``, smallest first, under every sanitizer of its backend, side by side.
 
+    A misaligned case is run with config 0, as an installed kernel does.
     timeout_s: for everything, builds included. TimedOut is a kernel that did not finish a single launch; one that did not
     come through all runs makes the tool ``missing``.
     """
@@ -82,7 +83,8 @@ def sanitize(
     try:
         files = [f"run{k}.bin" for k in range(len(runs))]
         for name, run in zip(files, runs, strict=True):
-            write_run(scratch / name, run, config=config, workspace_bytes=candidate.workspace_bytes)
+            used = 0 if run.case.misaligned else config
+            write_run(scratch / name, run, config=used, workspace_bytes=candidate.workspace_bytes)
         if candidate.backend == "cuda":
             commands = device_commands(built.library, toolchain, files, device.index or 0)
         else:

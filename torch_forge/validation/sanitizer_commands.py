@@ -20,6 +20,8 @@ from torch_forge.validation.cases import Case
 HOST_TOOL = "asan+ubsan"
 """One process with both."""
 DEVICE_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+FIRST_PORT = 49152
+"""A tool talks to what it watches over a local port, the first free one of ten: four tools at once take ten each."""
 LAUNCHES = 2
 THREADS = 3
 """More than one, and few sizes are a multiple of it: every boundary between threads is met."""
@@ -97,10 +99,20 @@ def device_commands(library: str, toolchain: Toolchain, files: Sequence[str], de
     link = [str(runtime), f"-Wl,-rpath,{runtime.parent}", "-ldl"]
     driver = [*toolchain.cxx_command, *flags, str(DRIVER), "-o", "driver", *link]
     tools = {}
-    for tool in DEVICE_TOOLS:
+    for k, tool in enumerate(DEVICE_TOOLS):
         filled = "0" if tool == "initcheck" else "1"
         launch = ["./driver", f"{tool}.notes", os.path.abspath(library), str(LAUNCHES), filled, str(device_index), *files]
-        tools[tool] = [program, "--tool", tool, *_options(tool, note), "--log-file", f"{tool}.report", *launch]
+        tools[tool] = [
+            program,
+            "--tool",
+            tool,
+            *_options(tool, note),
+            "--port",
+            str(FIRST_PORT + 10 * k),
+            "--log-file",
+            f"{tool}.report",
+            *launch,
+        ]
     return Commands({"driver": driver}, tools)
 
 

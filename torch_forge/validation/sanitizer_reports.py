@@ -130,7 +130,7 @@ class DeviceReport:
 
 _BROKEN = re.compile(
     r"Internal Sanitizer Error|Device not supported|not supported by|Unable to|Failed to|No attachable process"
-    r"|Insufficient driver|terminated before first instrumented API call|option .* (?:is )?(?:invalid|unrecogni)"
+    r"|Insufficient driver|terminated before first instrumented API call"
 )
 _SUMMARY = re.compile(r"^(?:ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?.*)$")
 _NOT_FINDINGS = re.compile(

@@ -76,4 +76,6 @@ def _driver_says(notes: Notes) -> Refused | str | None:
 def _complaint(text: str) -> str:
     """The line of a compiler's or tool's output that reads like an error; the last one if none does."""
     lines = [line.strip(" =") for line in text.splitlines() if line.strip(" =")]
-    return next((line for line in lines if re.search(r"error|cannot|fail|not ", line)), lines[-1] if lines else "")[:300]
+    return next(
+        (line for line in lines if re.search(r"error|cannot|fail|not ", line, re.IGNORECASE)), lines[-1] if lines else ""
+    )[:300]
