@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torch_forge.benchmarking.pairs import Bench
+from torch_forge.benchmarking.confirm import confirm
+from torch_forge.benchmarking.sides import native, python
 from torch_forge.building import Reference
 from torch_forge.compilation.build import Outcome as BuildOutcome
 from torch_forge.compilation.build import build
 from torch_forge.compilation.python import stage_python
 from torch_forge.errors import ToolchainError, UsageError
 from torch_forge.functions import device_of, trace
+from torch_forge.knowledge.roofline import impossible_below_us
 from torch_forge.machine.locks import device_lane
 from torch_forge.profiling.workload import Call
 from torch_forge.records.device import DeviceInfo
@@ -25,12 +27,11 @@ from torch_forge.records.judgement import JudgementRecord
 from torch_forge.records.kernels import Built, Candidate, Config, Origin
 from torch_forge.records.outcomes import Comparison, Crashed, Mismatch, Passed, Refused, TimedOut, Trial, Verdict
 from torch_forge.records.problem import Policy, Problem
+from torch_forge.records.timing import Confirmation
 from torch_forge.search.workshop import Workshop, environment
 from torch_forge.settings import Settings
 from torch_forge.validation.judge import Judge
-
-MARGIN = 1.03
-"""A kernel must be this much faster than eager, at the lower end of the interval; below it, noise decides."""
+from torch_forge.validation.sanitize import SanitizerReport
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Judgement:
     device: DeviceInfo
     seed: int
     seconds: float
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """Gate -> what was noticed without being a reason to reject."""
+    confirmation: Confirmation | None = None
+    """How it was timed; None if it was not."""
 
     @property
     def accepted(self) -> bool:
@@ -85,7 +86,7 @@ class Judgement:
             self.trial,
             environment(self.device),
             self.seconds,
-            self.notes,
+            self.confirmation,
         )
 
     @property
@@ -208,7 +209,7 @@ def _candidate(problem: Problem, posed: Reference, source: str, backend: str, sh
 
 
 def _python_call(posed: Reference, seed: int) -> dict[str, Any]:
-    """How the worker calls a Python candidate: see ``validation.subjects.PythonSubject``."""
+    """How the worker calls a Python candidate: see ``graphs.subjects.PythonSubject``."""
     if posed.call.kwargs:
         raise UsageError("a Python candidate is judged with positional arguments only", advice="Pass the sample as a tuple.")
     arguments: list[Any] = []
@@ -256,10 +257,20 @@ class _Court:
         verdict = court.check(built, blame=True)
         if isinstance(verdict, Passed):
             verdict = court.check(built, thorough=True, blame=True)
+        missing: dict[str, str] = {}
+        if isinstance(verdict, Passed) and "sanitizers" not in self.off:
+            report = self._sanitized(court, built)
+            verdict = report.finding or verdict
+            whole = not report.tools and report.finding is None
+            missing |= {"sanitizers" if whole else f"sanitizers ({tool})": why for tool, why in report.missing.items()}
+        confirmation = self._timed(court, built) if isinstance(verdict, Passed) and self.timing else None
         comparisons: tuple[Comparison, ...] = ()
-        if isinstance(verdict, Passed) and self.timing:
-            verdict, comparisons = self._timed(built, verdict)
-        return self._judgement(Trial(candidate, built, verdict, comparisons, 0.0), court.weaknesses, began_s)
+        if confirmation is not None:
+            verdict = confirmation.failure or verdict
+            comparisons = () if confirmation.comparison is None else (confirmation.comparison,)
+            missing |= confirmation.missing
+        trial = Trial(candidate, built, verdict, comparisons, 0.0)
+        return self._judgement(trial, court.weaknesses, began_s, missing, confirmation)
 
     def _built(self, candidate: Candidate) -> BuildOutcome:
         shop = self.shop
@@ -269,26 +280,43 @@ class _Court:
         timeout_s = shop.settings.build_timeout_s
         return build(candidate, shop.toolchain, shop.pool, staging_root=shop.staging, timeout_s=timeout_s)
 
-    def _timed(self, built: Built, verdict: Verdict) -> tuple[Verdict, tuple[Comparison, ...]]:
+    def _sanitized(self, court: Judge, built: Built) -> SanitizerReport:
+        shop = self.shop
+        limit_s = shop.settings.trial_timeout_s
+        return court.sanitized(built, 0, toolchain=shop.toolchain, staging_root=shop.staging, timeout_s=limit_s)
+
+    def _timed(self, court: Judge, built: Built) -> Confirmation:
         problem, shop = self.problem, self.shop
         dims = tuple(n for s in problem.graph.inputs for n in s.shape)
         with device_lane(shop.device):
-            bench = Bench(problem, device=shop.device, pool=shop.pool, settings=shop.settings)
-            measured = bench.compare(built, dims, (0,), seed=shop.settings.seed)
-        verdict = measured.faults.get(0, verdict)
-        best = next(iter(measured.comparisons), None)
-        if isinstance(verdict, Passed) and best is not None and best.ratio_low < MARGIN and "faster" not in self.off:
-            why = f"{best.ratio:.3f}x eager (95 % interval {best.ratio_low:.3f} to {best.ratio_high:.3f})"
-            verdict = Refused(0, f"not faster: {why}; at least {MARGIN} is asked of its lower end", gate="faster")
-        return verdict, measured.comparisons
+            return confirm(
+                problem,
+                native(built, dims, 0) if built.candidate.call is None else python(built),
+                device=shop.device,
+                pool=shop.pool,
+                settings=shop.settings,
+                seed=shop.settings.seed,
+                check=court.check_timed,
+                bound_us=impossible_below_us(problem.graph.min_bytes, shop.device),
+                off=self.off,
+            )
 
-    def _judgement(self, trial: Trial, weaknesses: tuple[str, ...], began_s: float) -> Judgement:
+    def _judgement(
+        self,
+        trial: Trial,
+        weaknesses: tuple[str, ...],
+        began_s: float,
+        missing: Mapping[str, str] | None = None,
+        confirmation: Confirmation | None = None,
+    ) -> Judgement:
+        missing = missing or {}
         failed = getattr(trial.verdict, "gate", None) if isinstance(trial.build, Built) else "builds"
         names = [g.name for g in GATES if self.timing or g.stage is not Stage.TIMED]
         met = names[: names.index(failed) + 1] if failed in names else names
-        run = GatesRun(tuple(n for n in met if n not in self.off), tuple(n for n in names if n in self.off))
+        applied = tuple(n for n in met if n not in self.off and n not in missing)
+        run = GatesRun(applied, tuple(n for n in names if n in self.off), missing)
         shop, seconds = self.shop, time.monotonic() - began_s
-        return Judgement(self.problem, trial, run, weaknesses, shop.device, shop.settings.seed, seconds)
+        return Judgement(self.problem, trial, run, weaknesses, shop.device, shop.settings.seed, seconds, confirmation)
 
 
 RIGHT = frozenset(g.name for g in GATES if g.stage is Stage.RIGHT)

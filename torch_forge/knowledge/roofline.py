@@ -30,6 +30,17 @@ def bound_us(bytes_moved: int, flops: int, device: DeviceInfo) -> float:
     return max(memory_us(bytes_moved, device), compute_us(flops, device))
 
 
+_CORE_GB_PER_S = 100.0
+"""What one core reads and writes at most, from its own caches."""
+
+
+def impossible_below_us(bytes_moved: int, device: DeviceInfo) -> float:
+    """No kernel is faster: by copy bandwidth on a GPU; by the caches on a CPU, since nobody can empty them for sure."""
+    if device.type == "cpu":
+        return bytes_moved / (max(device.units, 1) * _CORE_GB_PER_S * 1e3)
+    return memory_us(bytes_moved, device)
+
+
 def classify(bytes_moved: int, flops: int, device: DeviceInfo) -> str:
     """``memory``, ``compute``, or ``latency`` where the launch costs more than either."""
     if bound_us(bytes_moved, flops, device) < LATENCY_FLOOR_US[device.type]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch_forge.records.entry import Environment
 from torch_forge.records.gates import GatesRun
 from torch_forge.records.outcomes import Trial
+from torch_forge.records.timing import Confirmation
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class JudgementRecord:
     trial: Trial
     environment: Environment
     seconds: float
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """What should be known besides: gate -> what was noticed without being a reason to reject."""
+    confirmation: Confirmation | None = None
+    """How it was timed; None if it was not."""

@@ -81,7 +81,7 @@ class Candidate:
     any_size: bool = False
     """Without a program: whether it claims to serve the problem at other sizes too, ``dims[]`` being those inputs' sizes."""
     call: Mapping[str, Any] | None = None
-    """For a Python candidate: how its arguments are made of the problem's inputs (``validation.subjects``)."""
+    """For a Python candidate: how its arguments are made of the problem's inputs (``graphs.subjects``)."""
 
     @cached_property
     def digest(self) -> str:

@@ -125,12 +125,15 @@ class Trial:
     """One candidate's whole story."""
 
     candidate: Candidate
-    build: Built | BuildFailed | Crashed | TimedOut
+    build: Built | BuildFailed | Crashed | TimedOut | Refused
+    """Refused: by what its source or the built object contains, before anything of it ran."""
     verdict: Verdict | None
     """None if it was never run."""
     comparisons: tuple[Comparison, ...]
     """One per config that was timed; empty unless the verdict is Passed."""
     seconds: float
+    not_faster: Refused | None = None
+    """Right, but the confirmation did not find it faster: why."""
 
     @property
     def best(self) -> Comparison | None:

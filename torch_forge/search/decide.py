@@ -31,7 +31,7 @@ def decide(
     won = best.best if best is not None else None
     if best is None or won is None:
         return kept(case, the_plan, None, "failed", f"no right kernel: {_what_failed(case)}")
-    if won.ratio_low < MARGIN:
+    if won.ratio_low < MARGIN or best.not_faster is not None:
         why = f"eager is as fast: {won.eager.median_us:.1f} us against {won.candidate.median_us:.1f} us"
         return kept(case, the_plan, best, "kept", why)
     compared = against_inductor and case.shop.settings.peers == "both"

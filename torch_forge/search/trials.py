@@ -6,14 +6,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from torch_forge.benchmarking.confirm import confirm
 from torch_forge.benchmarking.pairs import Bench
+from torch_forge.benchmarking.sides import native
 from torch_forge.compilation.build import build_many
 from torch_forge.compilation.jobs import build_jobs
 from torch_forge.generation.llm.author import LLMAuthor
 from torch_forge.generation.templates.engine import candidates
+from torch_forge.knowledge.roofline import impossible_below_us
 from torch_forge.machine.locks import device_lane
 from torch_forge.records.kernels import Built, Candidate, Plan
-from torch_forge.records.outcomes import Comparison, Passed, Trial, Verdict
+from torch_forge.records.outcomes import Comparison, Passed, Refused, Trial, Verdict
 from torch_forge.search.case import Case
 from torch_forge.search.known import Start
 from torch_forge.validation.judge import Judge
@@ -26,6 +29,8 @@ TIMING_S = 1.2
 """Seconds of timing for one candidate, all its configs together."""
 SECOND_SEED = 7919
 """Added to the seed for the second opinion on a winner."""
+NOT_FASTER = ("faster", "confirmed")
+"""Gates that a kernel fails without being wrong."""
 
 
 def search(
@@ -117,36 +122,58 @@ def _summary(verdicts: Mapping[int, Verdict]) -> Verdict:
 
 
 def _confirmed(case: Case, judge: Judge) -> Trial | None:
-    """The fastest trial that also passes the thorough cases; config 0 too, which serves misaligned tensors.
-
-    Its time is measured once more on other inputs, since the fastest of many measurements flatters itself.
+    """The fastest trial that also passes the thorough cases (config 0 too, which serves misaligned tensors), the sanitizers
+    and the timing protocol; one that passes all but is not faster ends the search too.
     """
     best = case.fastest()
     while best is not None and best.best is not None:
-        assert isinstance(best.build, Built)
-        verdicts = judge.verdicts(best.build, sorted({0, best.best.config}), thorough=True)
-        failed = [v for v in verdicts.values() if not isinstance(v, Passed)]
-        if not failed:
-            return _measured_again(case, replace(best, verdict=verdicts[best.best.config]))
-        case.trials[case.trials.index(best)] = replace(best, verdict=failed[0], comparisons=())
+        confirmed = _closely(case, judge, best)
+        if isinstance(confirmed.verdict, Passed):
+            return confirmed
+        case.trials[case.trials.index(best)] = replace(confirmed, comparisons=())
         best = case.fastest()
     return None
 
 
-def _measured_again(case: Case, best: Trial) -> Trial:
-    """The trial with the less favourable of two measurements of its best config in front."""
+def _closely(case: Case, judge: Judge, best: Trial) -> Trial:
+    """The trial with the verdict of everything that is only asked of a winner."""
     assert isinstance(best.build, Built)
     assert best.best is not None
-    bench = Bench(case.problem, device=case.shop.device, pool=case.shop.pool, settings=case.shop.settings)
+    config = best.best.config
+    verdicts = judge.verdicts(best.build, sorted({0, config}), thorough=True)
+    failed = next((v for v in verdicts.values() if not isinstance(v, Passed)), None)
+    if failed is not None:
+        return replace(best, verdict=failed)
+    report = judge.sanitized(
+        best.build,
+        config,
+        toolchain=case.shop.toolchain,
+        staging_root=case.shop.staging,
+        timeout_s=case.shop.settings.trial_timeout_s,
+    )
+    if report.finding is not None:
+        return replace(best, verdict=report.finding)
+    return _measured_again(case, judge, replace(best, verdict=verdicts[config]))
+
+
+def _measured_again(case: Case, judge: Judge, best: Trial) -> Trial:
+    """The trial with what the whole timing protocol says of its best config, on inputs that nobody has seen."""
+    assert isinstance(best.build, Built)
+    assert best.best is not None
+    config = best.best.config
     with device_lane(case.shop.device):
-        again = bench.compare(
-            best.build,
-            case.dims(best.candidate.program),
-            [best.best.config],
+        confirmation = confirm(
+            case.problem,
+            native(best.build, case.dims(best.candidate.program), config),
+            device=case.shop.device,
+            pool=case.shop.pool,
+            settings=case.shop.settings,
             seed=case.shop.settings.seed + SECOND_SEED,
-            budget_s=TIMING_S / 2,
+            check=judge.check_timed,
+            bound_us=impossible_below_us(case.problem.graph.min_bytes, case.shop.device),
         )
-    if not again.comparisons:
-        return replace(best, verdict=next(iter(again.faults.values()), best.verdict), comparisons=())
-    lower = min(best.best, again.comparisons[0], key=lambda c: c.ratio_low)
-    return replace(best, comparisons=(lower, *(c for c in best.comparisons if c.config != lower.config)))
+    failure, others = confirmation.failure, tuple(c for c in best.comparisons if c.config != config)
+    if failure is not None and failure.gate not in NOT_FASTER:
+        return replace(best, verdict=failure)
+    slower = failure if isinstance(failure, Refused) else None
+    return replace(best, comparisons=(confirmation.comparison or best.best, *others), not_faster=slower)

@@ -17,9 +17,9 @@ from torch_forge.errors import CaptureError
 from torch_forge.graphs.decompose import decompose
 from torch_forge.graphs.execute import callable_for, upcast_callable
 from torch_forge.records.outcomes import Mismatch
-from torch_forge.records.problem import REF, Graph, Policy
+from torch_forge.records.problem import REF, Graph, Policy, Problem
 from torch_forge.records.tensors import DTYPES
-from torch_forge.validation.cases import Case
+from torch_forge.validation.cases import Case, case
 from torch_forge.validation.compare import Expected, compare, expect
 from torch_forge.validation.tolerance import Function, Rule, reduction_length, rounded_otherwise, sensitivity
 
@@ -92,6 +92,22 @@ def prepare(case: Case, device: torch.device, *, deep: bool = False) -> Prepared
         told_apart = frozenset(_rejected(outputs, inputs, shams))
         steady = not deep or all(_same(results, eager(*inputs)) for _ in range(2))
     return Prepared(case, outputs, told_apart, eager_s, steady)
+
+
+def wrong_with(
+    problem: Problem, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor], seed: int
+) -> Mismatch | None:
+    """What is wrong with results for inputs that came from elsewhere; None if they are right.
+
+    inputs and results: tensors of the problem's specs, on one device.
+    """
+    with torch.no_grad(), torch.autocast(inputs[0].device.type, enabled=False):
+        outputs = _expected_anywhere(case(problem, "normal", seed), inputs, callable_for(problem.graph)(*inputs))
+        for number, (result, expected) in enumerate(zip(results, outputs, strict=True)):
+            found = compare(result.to(expected.eager.device), expected, case="a timed call", output=number)
+            if isinstance(found, Mismatch):
+                return found
+    return None
 
 
 def _refs(value: object) -> Iterator[str]:

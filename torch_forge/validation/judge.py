@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
+from torch_forge.machine.toolchain import Toolchain
 from torch_forge.machine.workers import WorkerPool
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.gates import GATES, GatesRun, Stage, checked_names
@@ -21,8 +23,9 @@ from torch_forge.records.program import Lowered
 from torch_forge.settings import Settings
 from torch_forge.validation.cases import PLAIN
 from torch_forge.validation.conditions import Conditions, conditions, relaxations
-from torch_forge.validation.expected import Prepared
+from torch_forge.validation.expected import Prepared, wrong_with
 from torch_forge.validation.preparation import Preparation
+from torch_forge.validation.sanitize import SanitizerReport, SanitizerRun, sanitize
 from torch_forge.validation.trial import Trial
 
 _BATCH_BYTES = 2 << 30
@@ -52,7 +55,7 @@ class Judge:
         """
         self.problem = problem
         self._off = checked_names(off)
-        self._pool, self._settings = pool, settings
+        self._pool, self._settings, self._seed = pool, settings, seed
         self._device = torch.device(device.type, device.index) if device.type == "cuda" else torch.device("cpu")
         self._preparation = Preparation(problem, lowered, self._device, seed, self._off)
         self._conditions = conditions(self._off)
@@ -99,6 +102,36 @@ class Judge:
         """Nothing was wrong; without the gates of all cases there may be nothing that was looked at."""
         return Passed(tuple(results)) if results or self._off else Refused(0, "it serves none of the cases", gate=PLAIN)
 
+    def check_timed(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> str | None:
+        """What is wrong with the results of a timed call; for ``benchmarking.confirm``."""
+        found = wrong_with(self.problem, inputs, results, self._seed)
+        return None if found is None else f"output {found.output} at {list(found.index)}: {found.reason}"
+
+    def sanitized(
+        self, built: Built, config: int, *, toolchain: Toolchain | None, staging_root: Path, timeout_s: float
+    ) -> SanitizerReport:
+        """What the sanitizers find on a few small cases. A Python candidate has no source for them."""
+        if toolchain is None or built.candidate.call is not None:
+            why = "no compiler here" if toolchain is None else "not for Python candidates"
+            return SanitizerReport((), {"all": why}, None, 0.0)
+        stages = self._stages(built, thorough=True)
+        runs = [SanitizerRun(p.case, tuple(dims)) for stage in stages for p, dims in stage]
+        fitting = [r for r in runs if r.nbytes <= _SANITIZED_BYTES and (config == 0 or not r.case.misaligned)]
+        kinds = [[r for r in fitting if r.case.gate == gate] for gate in _TELLING]
+        chosen = [min(kind, key=lambda r: r.nbytes) for kind in kinds if kind][:_SANITIZED_CASES]
+        if not chosen:
+            return SanitizerReport((), {"all": f"every case is larger than {_SANITIZED_BYTES >> 20} MiB"}, None, 0.0)
+        return sanitize(
+            built,
+            config,
+            chosen,
+            toolchain=toolchain,
+            pool=self._pool,
+            staging_root=staging_root,
+            timeout_s=timeout_s,
+            device=self._device,
+        )
+
     def _trial(self, built: Built, cases: Sequence[Served], under: Conditions, *, closely: bool) -> Trial:
         limit_s = self._settings.trial_timeout_s
         return Trial(self._pool, built, tuple(cases), self._device, limit_s, under, closely=closely, off=self._off)
@@ -129,6 +162,11 @@ class Judge:
         return verdict
 
 
+_SANITIZED_BYTES = 8 << 20
+"""Sanitizers make a kernel tens of times slower."""
+_SANITIZED_CASES = 3
+_TELLING = ("misaligned", "hidden sizes", "other sizes", PLAIN)
+"""Cases on which accesses go wrong most likely; the smallest of each kind."""
 _ELSEWHERE = frozenset({"result form", "own work", "sanitizers"})
 """Gates that are not this module's."""
 _UNEXPLAINED = frozenset({PLAIN, "survives", "other sizes", "hidden sizes"})

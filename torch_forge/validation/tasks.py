@@ -19,11 +19,11 @@ import torch
 
 from torch_forge.graphs.execute import callable_for
 from torch_forge.graphs.place import NAN_BYTE, PLAIN_BYTE, Placed, place
+from torch_forge.graphs.subjects import Buffers, PythonSubject, Run, Unfit, open_subject
 from torch_forge.records.codec import from_plain
 from torch_forge.records.tensors import TensorSpec, contiguous
 from torch_forge.validation.cases import Case
 from torch_forge.validation.conditions import Conditions
-from torch_forge.validation.subjects import Buffers, PythonSubject, Run, Unfit, open_subject
 from torch_forge.validation.traces import Snapshot, held_bytes, leaked
 
 JOURNAL = "journal.jsonl"

@@ -130,7 +130,7 @@ class PythonSubject:
         arguments = [tensors[a] if isinstance(a, int) else a["plain"] for a in self._call["arguments"]]
         with torch.no_grad():
             if self.watched:
-                with OwnWork():
+                with OwnWork():  # type: ignore[no-untyped-call]
                     found = self._function(*arguments)
             else:
                 found = self._function(*arguments)
@@ -177,7 +177,7 @@ _FREE = frozenset(
 """Operators that only make memory, look at it or name it."""
 
 
-class OwnWork(TorchDispatchMode):
+class OwnWork(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operators that compute: a kernel is to do the work, and torch's own operators are the baseline."""
 
     def __torch_dispatch__(
