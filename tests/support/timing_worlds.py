@@ -60,6 +60,9 @@ class World:
         self.rng = np.random.default_rng(self.seed)
         self.opened = 0
 
+    def confinement(self, **_: Any) -> None:
+        """In place of ``WorkerPool.confinement``: nothing runs here."""
+
     def session(self, task: str, payload: Mapping[str, Any], *, timeout_s: float, scratch: Path, **_: Any) -> Simulated:
         """In place of ``WorkerPool.session``."""
         self.opened += payload["contender"] is not None

@@ -8,6 +8,7 @@ that no call has seen, timed by the worker and from outside; secret looks at res
 from __future__ import annotations
 
 import math
+import os
 import random
 import secrets
 import time
@@ -110,7 +111,7 @@ def confirm(  # noqa: PLR0913 (who, where, and what is asked)
         device=run.log(),
         met=_met(failure, off | set(missing)),
         missing=missing,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=(*dict.fromkeys(notes), *run.company_note()),
         failure=failure,
     )
 
@@ -161,6 +162,8 @@ class _Run:
     schedule: Schedule = field(init=False)
     slow_rounds: int = 0
     looking_s: float = 0.0
+    company: int = 0
+    """Compute processes of others on the GPU, at their most."""
 
     def __post_init__(self) -> None:
         self.watch = GpuWatch(self.device)
@@ -187,6 +190,10 @@ class _Run:
                 if failure is not None:
                     return done, failure, notes
         return done, None, notes
+
+    def company_note(self) -> list[str]:
+        """Whether others used the device."""
+        return [f"{self.company} other processes use this GPU"] if self.company else []
 
     def log(self) -> DeviceLog:
         """Call it once, at the end."""
@@ -219,6 +226,7 @@ class _Run:
         with self.opened(seed, False) as beside:
             beside.arrange(2 * self.schedule.calls)
             self._warm_up(beside)
+            self.company = max(self.company, self.watch.others({os.getpid(), clean.pid, beside.pid}))
             rounds, checked = self._rounds(clean, beside)
         return weigh(rounds, terms, seed=seed, checked=checked)
 

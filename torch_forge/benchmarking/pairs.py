@@ -79,7 +79,8 @@ class Bench:
             "workspace_bytes": built.candidate.workspace_bytes,
             **bench_payload(self._device, seed=seed, budget_s=budget_s, rounds=rounds),
         }
-        outcome = self._pool.run(TASK, payload, timeout_s=self._settings.trial_timeout_s)
+        confine = self._pool.confinement(cuda=self._device.type == "cuda", readable=(built.library,))
+        outcome = self._pool.run(TASK, payload, timeout_s=self._settings.trial_timeout_s, confine=confine)
         if isinstance(outcome, TaskDone):
             shutil.rmtree(outcome.scratch, ignore_errors=True)
             return _measured(outcome.value)

@@ -96,6 +96,11 @@ class Remote:
         self._trusted = payload["contender"] is None
         self._again: Fresh | None = None
 
+    @property
+    def pid(self) -> int:
+        """Of the worker's process."""
+        return self._session.pid
+
     def probe(self) -> tuple[float, float]:
         """Microseconds of one call of eager, and of the host's part in it."""
         found = self._ask({"do": "probe"})
@@ -221,8 +226,10 @@ def opened(
         "shared": contender.shared_inputs,
         "contender": None if clean else {"factory": contender.factory, "payload": dict(contender.payload)},
     }
+    # Confined alike, with and without the contender: a filter of system calls costs time.
+    confine = pool.confinement(cuda=device.type == "cuda", compilers=contender.compilers, readable=contender.readable)
     try:
-        with pool.session(TASK, payload, timeout_s=_SESSION * limit_s, scratch=scratch) as session:
+        with pool.session(TASK, payload, timeout_s=_SESSION * limit_s, scratch=scratch, confine=confine) as session:
             yield Remote(session, problem, payload, scratch=scratch, limit_s=limit_s)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -21,6 +21,7 @@ from torch_forge.benchmarking.commitment import as_bytes, digest, sampled
 from torch_forge.benchmarking.sides import Outputs, Side, Station, eager_side, made
 from torch_forge.graphs.fresh import Fresh
 from torch_forge.graphs.subjects import Unfit
+from torch_forge.machine.sandbox.lock import lock_down
 from torch_forge.records.codec import from_plain
 from torch_forge.records.problem import Problem
 
@@ -80,6 +81,7 @@ class _Bench:
         self._calls: list[Callable[[], Outputs]] = []
         self._results: list[Outputs] = []
         self._sides: dict[str, Side] = {"eager": eager_side(problem.graph)}
+        lock_down()  # CUDA is in use by now, where it will be; eager alone runs under the same conditions
         if payload["contender"] is not None:
             station = Station(problem.graph, device, stream, payload["threads"])
             self._sides["candidate"] = made(station, **payload["contender"])

@@ -50,6 +50,10 @@ class Contender:
     config: int = 0
     shared_inputs: int = 0
     """So many leading inputs, the parameters of a module, are the same tensors in all calls of one request."""
+    readable: tuple[str, ...] = ()
+    """Files that its process may read, where it is confined."""
+    compilers: bool = False
+    """Whether it may run programs there: a kernel language compiles at the first call."""
 
 
 def native(built: Built, dims: Sequence[int], config: int) -> Contender:
@@ -60,15 +64,20 @@ def native(built: Built, dims: Sequence[int], config: int) -> Contender:
         "config": config,
         "workspace_bytes": built.candidate.workspace_bytes,
     }
-    return Contender("torch_forge.benchmarking.sides:native_side", payload, config)
+    return Contender("torch_forge.benchmarking.sides:native_side", payload, config, readable=(built.library,))
 
 
 def python(built: Built) -> Contender:
     """A Python candidate that was put in place; it is called as ``Candidate.call`` says."""
     call = built.candidate.call
     assert call is not None
-    payload = {"library": built.library, "call": dict(call)}
-    return Contender("torch_forge.benchmarking.sides:python_side", payload, shared_inputs=len(call["parameters"]))
+    return Contender(
+        "torch_forge.benchmarking.sides:python_side",
+        {"library": built.library, "call": dict(call)},
+        shared_inputs=len(call["parameters"]),
+        readable=(built.library,),
+        compilers=True,
+    )
 
 
 def made(station: Station, factory: str, payload: Mapping[str, Any]) -> Side:
