@@ -16,10 +16,10 @@ _C = (
 )  # fmt: skip
 _CPP = (
     "cstdint", "cstddef", "cstdlib", "climits", "cfloat", "cmath", "cstring", "cassert", "cctype", "cinttypes", "cfenv",
-    "algorithm", "any", "array", "atomic", "barrier", "bit", "bitset", "charconv", "compare", "complex", "concepts",
+    "algorithm", "any", "array", "atomic", "bit", "bitset", "charconv", "compare", "complex", "concepts",
     "condition_variable", "deque", "exception", "forward_list", "functional", "future", "initializer_list", "iterator",
-    "latch", "limits", "list", "map", "memory", "mutex", "new", "numbers", "numeric", "optional", "queue", "ranges", "ratio",
-    "semaphore", "set", "shared_mutex", "span", "stack", "stdexcept", "string", "string_view", "system_error", "thread",
+    "limits", "list", "map", "memory", "mutex", "new", "numbers", "numeric", "optional", "queue", "ranges", "ratio",
+    "set", "shared_mutex", "span", "stack", "stdexcept", "string", "string_view", "system_error", "thread",
     "tuple", "type_traits", "typeindex", "typeinfo", "unordered_map", "unordered_set", "utility", "valarray", "variant",
     "vector", "version",
 )  # fmt: skip

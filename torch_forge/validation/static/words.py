@@ -48,7 +48,7 @@ WORDS: Mapping[str, Word] = {
         "socket connect bind listen accept accept4 send recv socketpair", common=True),
     **_words("files", _FILES,
         "fopen freopen fdopen openat creat unlink mkstemp mkdtemp mkdir rmdir shm_open opendir readdir "
-        "scandir ftw nftw tmpfile fread fwrite fgets fgetc fputs fputc fscanf getline ifstream ofstream "
+        "scandir ftw nftw tmpfile fread fwrite fgets fgetc fputs fputc fclose closedir fscanf getline ifstream ofstream "
         "fstream basic_ifstream basic_ofstream basic_fstream basic_filebuf filebuf readlink symlink realpath "
         "getcwd chdir chroot umount chmod chown ftruncate inotify_init fanotify_init"),
     **_words("files", _FILES,
