@@ -31,7 +31,7 @@ _PRCTL_REFUSED = (1, 4, 35, 0x59616D61)
 _TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI, TIOCLINUX: typing into a terminal that the process shares."""
 
-_NEVER = (
+NEVER = (
     "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_open",
     "pidfd_getfd", "pidfd_send_signal", "perf_event_open", "keyctl", "add_key", "request_key", "bpf", "userfaultfd",
     "io_uring_setup", "io_uring_enter", "io_uring_register", "mount", "umount2", "pivot_root", "chroot", "move_mount",
@@ -43,7 +43,7 @@ _NEVER = (
     # No name service is asked with these gone: glibc then reads its files. Sockets that are open already stay usable.
     "socket", "connect", "bind", "listen", "accept", "accept4",
 )  # fmt: skip
-_NOT_FOR_CANDIDATES = (
+NOT_FOR_CANDIDATES = (
     "execve", "execveat", "fork", "vfork", "setsid", "setpgid", "tkill",
     # Landlock governs opening only, and a file of the user's can be spoiled by less.
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat",
@@ -58,7 +58,7 @@ Instruction = tuple[int, int, int, int]
 def tooled(pid: int, machine: str = MACHINE) -> bytes:
     """The first filter, for the process ``pid`` (as it sees itself) and all that it starts."""
     program = _Program(machine)
-    program.refuse(_NEVER)
+    program.refuse(NEVER)
     program.refuse(["clone3"], errno.ENOSYS)  # its flags are behind a pointer; libc falls back to clone
     program.refuse_bits("clone", 0, _NEW_NAMESPACES)
     program.refuse_values("prctl", 0, _PRCTL_REFUSED)
@@ -72,7 +72,7 @@ def tooled(pid: int, machine: str = MACHINE) -> bytes:
 def bare(pid: int, machine: str = MACHINE) -> bytes:
     """The second filter, for a process that runs a candidate and nothing else."""
     program = _Program(machine)
-    program.refuse(_NOT_FOR_CANDIDATES)
+    program.refuse(NOT_FOR_CANDIDATES)
     program.refuse_without("clone", 0, _THREAD)
     for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
         program.refuse_others(name, 0, (pid,))
