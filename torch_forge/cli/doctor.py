@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from torch_forge.compilation.jobs import available_bytes, build_jobs
@@ -16,12 +16,29 @@ from torch_forge.errors import CacheError, DeviceError, ForgeError, ToolchainErr
 from torch_forge.machine.device import device_info
 from torch_forge.machine.toolchain import find_ninja, find_toolchain
 from torch_forge.machine.workers import TaskDone, WorkerPool
+from torch_forge.records import sandbox as layer
 from torch_forge.records.device import DeviceInfo
+from torch_forge.records.sandbox import SandboxReport
 from torch_forge.settings import Settings
 
 OK, BAD, INFO = "ok  ", "BAD ", "    "
 """How a line begins."""
 CHECK_TIMEOUT_S = 60.0
+_NAMESPACES = (
+    "allow unprivileged user namespaces (sysctl user.max_user_namespaces above 0, and whichever there is of "
+    "kernel.apparmor_restrict_unprivileged_userns=0 and kernel.unprivileged_userns_clone=1); in a container, a seccomp "
+    "profile that lets unshare and mount pass"
+)
+_LANDLOCK = "has to be in the kernel's list of security modules (lsm=)"
+SANDBOX_ADVICE: Mapping[str, str] = {
+    **dict.fromkeys((layer.USER, layer.PIDS), _NAMESPACES),
+    layer.ROOT: "mounts need Linux 5.12 and, in a container, a profile that lets mount and pivot_root pass",
+    layer.PROC: "a container whose /proc is masked does not allow it (docker: --security-opt systempaths=unconfined)",
+    layer.FILES: f"Landlock needs Linux 5.13 and {_LANDLOCK}",
+    layer.TCP: f"needs Linux 6.7 and Landlock, which {_LANDLOCK}",
+    layer.SIGNALS: f"needs Linux 6.12 and Landlock, which {_LANDLOCK}",
+}
+"""What to do about a layer that is missing. The others come with these or with the kernel."""
 PROBE = "torch_forge.machine.worker_main:probe"
 
 
@@ -41,7 +58,7 @@ def run(_: Namespace, settings: Settings) -> int:
 def lines(settings: Settings) -> list[str]:
     """The examination; each line begins with ``OK``, ``BAD`` or, for what is only said, ``INFO``."""
     parts = (_versions(), _devices(settings), _cpu_compiler(settings), _cuda_compiler(settings), _jobs(settings))
-    return [line for part in (*parts, _cache(settings), _workers()) for line in part]
+    return [line for part in (*parts, _cache(settings), _workers(settings)) for line in part]
 
 
 def _versions() -> Iterator[str]:
@@ -141,10 +158,11 @@ def _cache_problem(path: Path) -> str:
     return "others may write to it" if status.st_mode & 0o022 else ""
 
 
-def _workers() -> Iterator[str]:
+def _workers(settings: Settings) -> Iterator[str]:
     try:
-        with WorkerPool() as pool:
+        with WorkerPool(sandbox=settings.sandbox) as pool:
             outcome = pool.run(PROBE, None, timeout_s=CHECK_TIMEOUT_S)
+            sandbox = pool.sandbox_report()
     except ForgeError as error:
         yield f"{BAD}worker processes: {error}"
         return
@@ -154,3 +172,17 @@ def _workers() -> Iterator[str]:
         yield f"{BAD}worker processes: their parent has {outcome.value['parent_threads']} threads, so tasks may hang"
     else:
         yield f"{OK}worker processes: a test task took {outcome.seconds * 1e3:.0f} ms"
+    yield from sandbox_lines(sandbox, switched_off=settings.sandbox == "off")
+
+
+def sandbox_lines(report: SandboxReport, *, switched_off: bool) -> Iterator[str]:
+    """In which layers candidates are held, what is missing, why, and what would change that."""
+    if switched_off:
+        yield f"{INFO}sandbox: switched off (TORCH_FORGE_SANDBOX); candidates can do all that you can"
+        return
+    lacking = report.below_minimum
+    yield f"{BAD if lacking else OK}sandbox: {', '.join(report.active) or 'none of its layers works'}"
+    if lacking:
+        yield f"{INFO}  too little for source that nobody vouches for (TORCH_FORGE_SANDBOX=require): {', '.join(lacking)}"
+    for name, why in report.missing.items():
+        yield f"{INFO}  without {name}: {why}{f'; {SANDBOX_ADVICE[name]}' if name in SANDBOX_ADVICE else ''}"
