@@ -10,7 +10,8 @@ from torch_forge.validation.static.finding import Finding, shown
 
 _SPLIT_WORD = re.compile(rf"\w{SPLICE.pattern}\w")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]|\r(?!\n)")
-_INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufff9-\ufffb]|(?<!^)\ufeff")
+INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufff9-\ufffb]|(?<!^)\ufeff")
+"""Characters that reorder or hide others."""
 _PROSE = frozenset({"error", "warning"})
 
 
@@ -19,7 +20,7 @@ def oddities(source: str, read: SourceText) -> Iterator[Finding]:
     for pattern, what, why in (
         (_SPLIT_WORD, "backslash", "splits a word over two lines, which hides it; write it out"),
         (_CONTROL, "control character", "is not read alike by all compilers"),
-        (_INVISIBLE, "invisible character", "makes the text read differently from what is compiled"),
+        (INVISIBLE, "invisible character", "makes the text read differently from what is compiled"),
         (re.compile(r"\?\?/"), "??/", "is a backslash to some compilers"),
     ):
         if match := pattern.search(source):
