@@ -26,7 +26,6 @@ SCALE = problem(lambda x: x * 2, f32(100), name="scale")
 GOOD = "for (int i = 0; i < 100; ++i) OUT(0)[i] = 2 * IN(0)[i];"
 STUB = Path(__file__).parents[1] / "support" / "cudart_stub.c"
 SCRIPT = """#!/bin/sh
-echo "$@" >> {folder}/calls
 while [ "$1" != ./driver ]; do
   case "$1" in --tool) tool=$2;; --log-file) report=$2;; esac
   shift
@@ -66,7 +65,7 @@ def pool() -> Iterator[WorkerPool]:
 def check(pool: WorkerPool, toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def run(body: str, then: str = CLEAN, *, offset: int = 0, device: int = 0, workspace_bytes: int = 0) -> SanitizerReport:
         tool = tmp_path / "compute-sanitizer"
-        tool.write_text(SCRIPT.format(folder=tmp_path, then=then))
+        tool.write_text(SCRIPT.format(then=then))
         tool.chmod(0o700)
         found = (str(tool), "compute-sanitizer 2026.4.0.0 (a script)")
         monkeypatch.setattr(sanitizer_commands, "find_compute_sanitizer", lambda home: found)
@@ -92,13 +91,20 @@ def check(pool: WorkerPool, toolchain: Toolchain, tmp_path: Path, monkeypatch: p
     return run
 
 
-def test_four_tools_watch_one_driver(check, tmp_path: Path):
+def test_four_tools_watch_one_driver(check):
     report = check(f"if ((size_t)stream != 0x5001) return 7; {GOOD}")
     assert (report.tools, report.missing, report.finding) == (DEVICE_TOOLS, {}, None)
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert sorted(line.split()[1] for line in calls) == sorted(DEVICE_TOOLS)
-    assert all("--error-exitcode 86" in line for line in calls)
-    assert [("--padding" in line) for line in calls] == [line.split()[1] == "memcheck" for line in calls]
+
+
+def test_each_tool_is_called_for_what_it_is_for(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sanitizer_commands, "find_compute_sanitizer", lambda home: ("/bin/x", "compute-sanitizer 2025.3"))
+    tools = device_commands("kernel.so", toolchain, ["run0.bin"], 1).tools
+    assert [command[command.index("--tool") + 1] for command in tools.values()] == list(DEVICE_TOOLS)
+    assert all(command[command.index("--error-exitcode") + 1] == "86" for command in tools.values())
+    assert ["--padding" in command for command in tools.values()] == [name == "memcheck" for name in tools]
+    assert len({command[command.index("--port") + 1] for command in tools.values()}) == len(tools)
+    filled = [command[command.index("./driver") + 4] for command in tools.values()]
+    assert filled == ["0" if name == "initcheck" else "1" for name in tools]
 
 
 def test_only_initcheck_sees_memory_that_nobody_has_filled(check):
@@ -151,6 +157,13 @@ def test_a_tool_that_cannot_look_is_missing(check, body: str, then: str, device:
     report = check(body, then, device=device)
     assert (report.tools, report.finding) == ((), None)
     assert report.missing == dict.fromkeys(DEVICE_TOOLS, why)
+
+
+def test_where_the_whole_sandbox_is_required_the_tools_are_missing(check, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(WorkerPool, "sandbox_required", True)
+    report = check(GOOD)
+    assert (report.tools, report.finding) == ((), None)
+    assert report.missing == dict.fromkeys(DEVICE_TOOLS, "it cannot work in the sandbox that is required")
 
 
 @pytest.mark.parametrize("lacks", ["tool", "runtime"])

@@ -169,6 +169,11 @@ class WorkerPool:
         paths = tuple(os.path.abspath(p) for p in (*self._python_path, *readable))
         return Confinement(report.active, paths, cuda, compilers)
 
+    @property
+    def sandbox_required(self) -> bool:
+        """Whether foreign code is not to be run at all below the minimum."""
+        return self._sandbox == "require"
+
     def sandbox_report(self) -> SandboxReport:
         """Which layers tasks with foreign code are held in. Found out once in a process, with a task that tries them."""
         if self._sandbox == "off":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from torch_forge.machine.toolchain import Toolchain
 from torch_forge.machine.workers import TaskDied, TaskDone, TaskExpired, WorkerPool
 from torch_forge.records.kernels import Built
 from torch_forge.records.outcomes import Crashed, Refused, TimedOut
+from torch_forge.records.sandbox import FILES, NETWORK, SECCOMP, SIGNALS, TCP, Confinement
 from torch_forge.validation.sanitizer_commands import (
     ENVIRONMENT,
     Commands,
@@ -37,6 +38,9 @@ __all__ = ["SanitizerReport", "SanitizerRun", "sanitize"]
 TASK = "torch_forge.validation.sanitize_tasks:check"
 GRACE_S = 10.0
 """The worker ends its commands at the limit; this much later it is ended itself."""
+OUTSIDE = frozenset({NETWORK, TCP, SECCOMP, FILES, SIGNALS})
+"""Layers that compute-sanitizer is not held in: it talks to what it watches over a socket, and CUDA starts in a program of
+its own, behind all that is put on."""
 AWARE = re.compile(
     r"\b(_*(no_sanitize|no_address_safety|disable_sanitizer)\w*|__SANITIZE_\w+|__(asan|ubsan|sanitizer)_\w+"
     r"|(address|undefined_behavior)_sanitizer)\b"
@@ -73,7 +77,9 @@ def sanitize(
 
     A misaligned case is run with config 0, as an installed kernel does.
     timeout_s: for everything, builds included. TimedOut is a kernel that did not finish a single launch; one that did not
-    come through all runs makes the tool ``missing``.
+    come through all runs makes the tool ``missing``. compute-sanitizer needs more than the whole
+    sandbox allows (``OUTSIDE``), so where that is required those tools are missing.
+    Raises SandboxError as ``WorkerPool.run`` does.
     """
     candidate = built.candidate
     if word := AWARE.search(candidate.source.replace("\\\n", "")):
@@ -90,15 +96,27 @@ def sanitize(
         else:
             (scratch / "kernel.cpp").write_text(candidate.source)
             commands = host_commands(toolchain, files)
+        if commands.tools and candidate.backend == "cuda" and pool.sandbox_required:
+            commands = Commands(missing=dict.fromkeys(commands.tools, "it cannot work in the sandbox that is required"))
         if not commands.tools:
             return SanitizerReport((), commands.missing, None, 0.0)
         payload = {"builds": commands.builds, "tools": commands.tools, "limit_s": timeout_s}
-        outcome = pool.run(TASK, payload, timeout_s=timeout_s + GRACE_S, env=ENVIRONMENT, scratch=scratch)
+        confine = _confinement(pool, toolchain, commands, cuda=candidate.backend == "cuda")
+        limit_s = timeout_s + GRACE_S
+        outcome = pool.run(TASK, payload, timeout_s=limit_s, env=ENVIRONMENT, scratch=scratch, confine=confine)
     finally:
         remove_tree(scratch)
     if isinstance(outcome, TaskDone):
         return _weighed(outcome, commands, tuple(run.case.name for run in runs), timeout_s)
     return _without_answer(outcome, commands)
+
+
+def _confinement(pool: WorkerPool, toolchain: Toolchain, commands: Commands, *, cuda: bool) -> Confinement | None:
+    """As for a build: what is watched runs in a process that the task starts, so starting programs stays allowed."""
+    confine = pool.confinement(cuda=cuda, compilers=True, readable=(*toolchain.readable, *commands.readable))
+    if confine is None or not cuda:
+        return confine
+    return replace(confine, layers=tuple(layer for layer in confine.layers if layer not in OUTSIDE))
 
 
 def _weighed(outcome: TaskDone, commands: Commands, cases: tuple[str, ...], limit_s: float) -> SanitizerReport:

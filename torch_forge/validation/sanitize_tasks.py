@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_forge.machine.process import Finished, run
+from torch_forge.machine.sandbox.lock import lock_down
 
 TEXT_BYTES = 256 << 10
 """Of each stream and file, the first so many bytes: a report comes before what follows from it."""
@@ -20,6 +21,7 @@ def check(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
     payload: ``builds`` and ``tools`` (name -> command), ``limit_s`` for everything. Each tool may leave ``<name>.notes`` and
     ``<name>.report``. Returns the same names with ``exit_status``, ``timed_out``, ``seconds``, ``text``, ``notes`` each.
     """
+    lock_down()
     deadline = time.monotonic() + payload["limit_s"]
     builds = _side_by_side(payload["builds"], scratch, deadline)
     tools = _side_by_side(payload["tools"], scratch, deadline) if all(done.ok for done in builds.values()) else {}

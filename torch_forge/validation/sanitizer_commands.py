@@ -13,6 +13,7 @@ import torch
 
 from torch_forge.graphs.place import ZONE_BYTES, span
 from torch_forge.machine.cuda_toolkit import find_compute_sanitizer
+from torch_forge.machine.sandbox.paths import installation
 from torch_forge.machine.toolchain import Toolchain
 from torch_forge.records.tensors import DTYPES, TensorSpec
 from torch_forge.validation.cases import Case
@@ -76,6 +77,8 @@ class Commands:
     tools: Mapping[str, list[str]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     """Tools that are not on this machine -> why."""
+    readable: tuple[str, ...] = ()
+    """What they read beside the toolchain and the scratch directory."""
 
 
 def host_commands(toolchain: Toolchain, files: Sequence[str]) -> Commands:
@@ -113,7 +116,7 @@ def device_commands(library: str, toolchain: Toolchain, files: Sequence[str], de
             f"{tool}.report",
             *launch,
         ]
-    return Commands({"driver": driver}, tools)
+    return Commands({"driver": driver}, tools, readable=(*installation(program), os.path.abspath(library)))
 
 
 def _options(tool: str, note: str) -> list[str]:
