@@ -21,7 +21,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -272,29 +271,28 @@ std::string cuda_message(int32_t error) {
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------- */
 
-void describe(std::ostringstream& out, const View& view) {
-  out << "\n  shape (";
-  for (int64_t d = 0; d < view.ndim; ++d) out << (d ? ", " : "") << view.sizes[d];
-  out << ") stride (";
-  for (int64_t d = 0; d < view.ndim; ++d) out << (d ? ", " : "") << view.strides[d];
-  out << ") dtype ";
+/* No streams here: where the compiler links its C++ library statically, writing to one crashed (torch 2.11, Ubuntu 24.04). */
+std::string listed(const int64_t* numbers, int64_t count) {
+  std::string out = "(";
+  for (int64_t d = 0; d < count; ++d) out += (d ? ", " : "") + std::to_string(numbers[d]);
+  return out + ")";
+}
+
+std::string described(const View& view) {
   static const char* const names[kDtypes] = {"float64", "float32", "float16", "bfloat16", "int64",
                                              "int32",   "int16",   "int8",    "uint8",    "bool"};
+  const char* dtype = "not supported";
   for (int t = 0; t < kDtypes; ++t) {
-    if (kDtypeTable.torch[t] == view.dtype) {
-      out << names[t];
-      return;
-    }
+    if (kDtypeTable.torch[t] == view.dtype) dtype = names[t];
   }
-  out << "not supported";
+  return "\n  shape " + listed(view.sizes, view.ndim) + " stride " + listed(view.strides, view.ndim) + " dtype " + dtype;
 }
 
 [[noreturn]] void fail_no_binding(const View* views) {
-  std::ostringstream out;
-  out << kName << ": no certified binding for these inputs; " << table().live() << " other cases are bound. Call the original "
-      << "function, or tune it for this case. Inputs:";
-  for (int i = 0; i < kInputs; ++i) describe(out, views[i]);
-  throw std::runtime_error(out.str());
+  std::string text = std::string(kName) + ": no certified binding for these inputs; " + std::to_string(table().live()) +
+                     " other cases are bound. Call the original function, or tune it for this case. Inputs:";
+  for (int i = 0; i < kInputs; ++i) text += described(views[i]);
+  throw std::runtime_error(text);
 }
 
 [[noreturn]] void fail_launch(int code) {
