@@ -90,7 +90,6 @@ FORGE_INLINE bool forge_get(bool v) { return v; }
 FORGE_INLINE forge_bf16 forge_bf16_from(float v) { return forge_bf16{forge_to_bf16(v)}; }
 FORGE_INLINE forge_f16 forge_f16_from(float v) { return forge_f16{forge_to_f16(v)}; }
 FORGE_INLINE forge_bf16 forge_bf16_exact(float v) { return forge_bf16{uint16_t(forge_as_bits(v) >> 16)}; }
-FORGE_INLINE float forge_round_bf16(float v) { return forge_get(forge_bf16_from(v)); }
 
 /* ---- integer division and shifts; dividing by zero is not a trap ----------------------------------------------- */
 
@@ -147,7 +146,7 @@ FORGE_INTEGER(int64_t)
   FORGE_INLINE T forge_neg(T a) { return -a; }                                                 \
   FORGE_INLINE T forge_reciprocal(T a) { return T(1) / a; }                                    \
   FORGE_INLINE T forge_square(T a) { return forge_mul(a, a); }                                 \
-  FORGE_INLINE T forge_sigmoid(T a) { return T(1) / forge_add(T(1), forge_exp(-a)); }          \
+  FORGE_INLINE T forge_sigmoid(T a) { return forge_inverse(forge_add(T(1), forge_exp(-a))); }  \
   FORGE_INLINE T forge_trunc_div(T a, T b) { return forge_trunc(a / b); }                      \
   FORGE_INLINE T forge_remainder(T a, T b) {                                                   \
     const T r = forge_fmod(a, b);                                                              \

@@ -27,6 +27,9 @@ FORGE_INLINE float forge_mad(float a, float b, float c) {
 #endif
 }
 
+FORGE_INLINE float forge_inverse(float a) { return 1.0f / a; }
+FORGE_INLINE double forge_inverse(double a) { return 1.0 / a; }
+
 /* ---- conversions, round to nearest even ---------------------------------------------------------------------------- */
 
 FORGE_INLINE uint16_t forge_to_bf16(float v) {
@@ -34,6 +37,7 @@ FORGE_INLINE uint16_t forge_to_bf16(float v) {
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return uint16_t(v != v ? 0x7fc0u : rounded);
 }
+FORGE_INLINE float forge_round_bf16(float v) { return forge_as_float(uint32_t(forge_to_bf16(v)) << 16); }
 
 /* To 11 significant bits, or to a multiple of 2^-24 below the smallest normal half; the result is a float. */
 FORGE_INLINE float forge_round_f16(float v) {
