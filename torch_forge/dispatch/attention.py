@@ -3,10 +3,14 @@
 AOTAutograd takes ``scaled_dot_product_attention`` apart on fake tensors and may choose the slow mathematical form where
 eager takes one fused kernel: BERT in float16 with a mask ran at a third of eager's speed that way (H200, torch 2.11).
 So, where no gradient is needed, the call is put behind an operator that decides at run time, as eager does.
+
+A mask that hides nothing, made in the graph from no input, is left out: libraries make none in eager, but cannot see while
+they are traced that they need none, and no fused kernel takes the one that they make then.
 """
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +24,12 @@ SCHEMA = (
     "*, float? scale=None, bool enable_gqa=False) -> Tensor"
 )
 
+_PURE = frozenset({
+    torch.arange, torch.ones, torch.zeros, torch.full, operator.add, operator.sub, operator.getitem, operator.and_,
+    operator.or_, operator.ge, operator.gt, operator.le, operator.lt, "expand", "to", "unsqueeze", "new_ones", "view", "bool",
+})  # fmt: skip
+"""Functions and methods that masks are made with, safe to run while compiling."""
+
 
 def keep_attention(gm: torch.fx.GraphModule) -> None:
     """Replace attention calls of a Dynamo graph by the whole operator, in place; none while gradients are recorded."""
@@ -28,7 +38,31 @@ def keep_attention(gm: torch.fx.GraphModule) -> None:
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target is F.scaled_dot_product_attention and _plain(node):
             node.target = _operator()
+            _drop_useless_mask(node)
     gm.recompile()
+
+
+def _drop_useless_mask(node: torch.fx.Node) -> None:
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    made = _constant(mask, {}) if isinstance(mask, torch.fx.Node) else None
+    if made is None or made.dtype != torch.bool or not bool(made.all()):
+        return
+    node.args = (*node.args[:3], None, *node.args[4:]) if len(node.args) > 3 else node.args
+    node.kwargs = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
+
+
+def _constant(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+    """The value of a node that depends on no input; None if it depends on one, or on what is not known to be pure."""
+    if node not in known:
+        pure = node.op in ("call_function", "call_method") and node.target in _PURE
+        if not pure or any(_constant(n, known) is None for n in node.all_input_nodes):
+            known[node] = None
+        else:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: known[n])
+            first, *rest = args
+            method = node.op == "call_method"
+            known[node] = getattr(first, str(node.target))(*rest, **kwargs) if method else node.target(*args, **kwargs)  # type: ignore[operator]
+    return known[node]
 
 
 def _plain(node: torch.fx.Node) -> bool:
