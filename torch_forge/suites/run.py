@@ -144,18 +144,18 @@ def run_command(
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
     with (open_forge or _open_forge)(where, arguments.budget or budget_s) as (device, forge):
         again = {w.name for w in chosen} if arguments.only else set()
-        rows = [r for r in _earlier(arguments, device) if r.name not in again]
-        have = {r.name for r in rows}
+        rows = {r.name: r for r in _earlier(arguments, device)}
+        left = [w for w in chosen if w.name in again or w.name not in rows]
         say(f"{device.name}: copy {device.copy_gb_per_s:.0f} GB/s; times in microseconds")
         say(HEADER)
         try:
-            for row in run([w for w in chosen if w.name not in have], device, forge):
-                rows.append(row)
+            for row in run(left, device, forge):
+                rows[row.name] = row
                 say(row_text(row))
                 if arguments.json:  # after each row: a run of hours may be killed
-                    atomic_write(arguments.json, report(rows, device, command=command).to_json())
+                    atomic_write(arguments.json, report(list(rows.values()), device, command=command).to_json())
         finally:
-            for means in group_means(rows):
+            for means in group_means(list(rows.values())):
                 say(means_text(means))
 
 
