@@ -26,7 +26,8 @@ SCHEMA = (
 
 _PURE = frozenset({
     torch.arange, torch.ones, torch.zeros, torch.full, operator.add, operator.sub, operator.getitem, operator.and_,
-    operator.or_, operator.ge, operator.gt, operator.le, operator.lt, "expand", "to", "unsqueeze", "new_ones", "view", "bool",
+    operator.or_, operator.ge, operator.gt, operator.le, operator.lt, "expand", "to", "unsqueeze", "new_ones", "view",
+    "bool",
 })  # fmt: skip
 """Functions and methods that masks are made with, safe to run while compiling."""
 
