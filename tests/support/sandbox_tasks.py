@@ -153,7 +153,10 @@ def system_calls(payload: Any, scratch: Path) -> list[str]:
 
 
 def surroundings(payload: Any, scratch: Path) -> dict[str, Any]:
-    initial = Path("/proc/self/environ").read_bytes().decode(errors="replace")
+    try:
+        initial = Path("/proc/self/environ").read_bytes().decode(errors="replace")
+    except PermissionError:  # a process that is not to be dumped belongs to root there
+        initial = ""
     descriptors = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -251,3 +254,40 @@ def run_kernel(payload: Any, scratch: Path) -> dict[str, Any]:
     code = launch(*tensors, size, 0, 8, None, None)
     threads = len(os.listdir("/proc/self/task"))  # before torch has a region of its own, with fewer
     return {"right": code == 0 and torch.equal(y, x * x), "threads": threads}
+
+
+def work_on_gpu(payload: Any, scratch: Path) -> dict[str, Any]:
+    """Start CUDA, lock down, and use what is used first only then; try a file, a socket and a process in between."""
+    import torch
+
+    x = torch.randn(1024, 1024, device="cuda")
+    lock.lock_down()
+    refused = {"read": read(payload, scratch), "fork": fork(None, scratch), "socket": connect(9, scratch)}
+    product = (x @ x).double()  # loads cuBLAS
+    right = torch.allclose(product, x.double() @ x.double(), atol=1e-2)
+    pinned = torch.empty(1 << 20, pin_memory=True)
+    more = torch.zeros(1 << 28, device="cuda", dtype=torch.uint8)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        begin.record()
+        sorted_, _ = x.flatten().sort()
+        end.record()
+    torch.cuda.synchronize()
+    ordered = bool((sorted_[1:] >= sorted_[:-1]).all())
+    used = torch.cuda.memory_reserved() >= more.numel() and pinned.is_pinned() and begin.elapsed_time(end) > 0
+    return {
+        "refused": refused,
+        "right": right and ordered and used,
+        "threads": len(os.listdir("/proc/self/task")),
+    }
+
+
+def hang_on_gpu(payload: Any, scratch: Path) -> None:
+    """With a context that has memory, locked down."""
+    import torch
+
+    torch.zeros(1 << 28, device="cuda", dtype=torch.uint8)
+    pid = os.readlink("/proc/self")
+    lock.lock_down()
+    (scratch / "pid").write_text(pid)
+    time.sleep(600)

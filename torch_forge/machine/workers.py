@@ -16,7 +16,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +30,7 @@ from torch_forge.machine.sessions import Reply, Session, SessionEnded
 from torch_forge.machine.watched import Ended, Watched
 from torch_forge.machine.worker_client import ParentProcess
 from torch_forge.records.codec import to_plain
-from torch_forge.records.sandbox import LAYERS, PIDS, Confinement, SandboxReport
+from torch_forge.records.sandbox import LAYERS, PIDS, ROOT, Confinement, SandboxReport
 
 __all__ = ["Outcome", "Reply", "Session", "SessionEnded", "TaskDied", "TaskDone", "TaskExpired", "WorkerPool"]
 
@@ -163,11 +164,22 @@ class WorkerPool:
         if self._sandbox == "off":
             return None
         report = self.sandbox_report()
-        if self._sandbox == "require" and report.below_minimum:
-            lacking = ", ".join(report.below_minimum)
-            raise SandboxError(f"the sandbox is required (TORCH_FORGE_SANDBOX) and lacks here: {lacking}")
+        lacking = report.below_minimum
+        if cuda and ROOT not in report.active:
+            lacking = (*lacking, f"{ROOT} (Landlock does not reach the threads that CUDA has started)")
+        if self._sandbox == "require" and lacking:
+            raise SandboxError(f"the sandbox is required (TORCH_FORGE_SANDBOX) and lacks here: {', '.join(lacking)}")
         paths = tuple(os.path.abspath(p) for p in (*self._python_path, *readable))
         return Confinement(report.active, paths, cuda, compilers)
+
+    @contextmanager
+    def unconfined(self) -> Iterator[None]:
+        """Meanwhile tasks with foreign code run without the sandbox; not for use by several threads."""
+        before, self._sandbox = self._sandbox, "off"
+        try:
+            yield
+        finally:
+            self._sandbox = before
 
     @property
     def sandbox_required(self) -> bool:

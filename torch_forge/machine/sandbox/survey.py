@@ -58,7 +58,7 @@ def _survey(pool: WorkerPool) -> SandboxReport:
         outcome = pool.run(TASK, payload, timeout_s=TIMEOUT_S, confine=Confinement(layers, exploring=True))
     if not isinstance(outcome, TaskDone):
         return SandboxReport(missing=dict.fromkeys(LAYERS, f"the task that tries the layers ended with {outcome}"))
-    missing.update(outcome.value)
+    missing = {**outcome.value, **missing}
     shutil.rmtree(outcome.scratch, ignore_errors=True)
     return SandboxReport(tuple(n for n in LAYERS if n not in missing), {n: missing[n] for n in LAYERS if n in missing})
 
