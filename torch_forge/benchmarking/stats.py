@@ -93,15 +93,16 @@ class Disturbed(Protocol):
 AnyRound = TypeVar("AnyRound", bound=Disturbed)
 
 
-def quiet_rounds(rounds: Sequence[AnyRound], sides: Collection[str]) -> tuple[list[AnyRound], bool]:
-    """The rounds to go by for these sides, and whether they were quiet: all quiet ones, else the quietest quarter.
+def quiet_rounds(rounds: Sequence[AnyRound], sides: Collection[str], least: int = MIN_QUIET) -> tuple[list[AnyRound], bool]:
+    """The rounds to go by for these sides, and whether they were quiet: all quiet ones if there are ``least``, else the
+    quietest quarter.
 
     One thread that other processes keep from its core makes a parallel region as long as a turn of the scheduler.
     """
     quiet = [r for r in rounds if r.disturbance(sides) <= QUIET]
-    if len(quiet) >= min(MIN_QUIET, len(rounds)):
+    if len(quiet) >= min(least, len(rounds)):
         return quiet, True
-    least = max(MIN_QUIET, len(rounds) // 4)
+    least = max(least, len(rounds) // 4)
     return sorted(rounds, key=lambda r: r.disturbance(sides))[:least], False
 
 

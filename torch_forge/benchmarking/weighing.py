@@ -27,6 +27,8 @@ _CALL_US, _SAMPLE_US = 0.5, 20.0
 """... and by so many microseconds of a call and of a request: what was just written is read faster than what was not."""
 _READINGS = 2.0
 """Results may be in the caches for one side and not for the other when they are read."""
+_LEAST = 8
+"""Rounds that figures come from: of five, an interval is little else than the least and the greatest."""
 _ENOUGH = 4
 """Rounds that a clock is judged by, at least."""
 IMPOSSIBLE, DOUBTFUL = 0.5, 0.9
@@ -63,7 +65,7 @@ class Terms:
 
 def weigh(rounds: Sequence[Taken], terms: Terms, *, seed: int, checked: int) -> TimedSession:
     """Figures and verdict of one session; the first gate that fails, in their order, is the failure."""
-    kept, quiet = quiet_rounds(rounds, SIDES)
+    kept, quiet = quiet_rounds(rounds, SIDES, _LEAST)
     us = {side: [r.samples[side].call_us for r in kept] for side in SIDES}
     noise = Interval(*speedup(us[EAGER], us[TWIN]))
     fair = Interval(*speedup(us[EAGER], us[CLEAN]))
