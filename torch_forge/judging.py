@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from torch_forge.profiling.workload import Call
 from torch_forge.records.device import DeviceInfo
 from torch_forge.records.gates import GATES, GatesRun, Stage, checked_names
 from torch_forge.records.judgement import JudgementRecord
-from torch_forge.records.kernels import Built, Candidate, Config, Origin
+from torch_forge.records.kernels import BuildFailed, Built, Candidate, Config, Origin
 from torch_forge.records.outcomes import Comparison, Crashed, Mismatch, Passed, Refused, TimedOut, Trial, Verdict
 from torch_forge.records.problem import Policy, Problem
+from torch_forge.records.sandbox import SandboxReport
 from torch_forge.records.timing import Confirmation
 from torch_forge.search.workshop import Workshop, environment
 from torch_forge.settings import Settings
+from torch_forge.validation.inspection import refused_binary, refused_source
 from torch_forge.validation.judge import Judge
 from torch_forge.validation.sanitize import SanitizerReport
 
@@ -47,6 +50,8 @@ class Judgement:
     device: DeviceInfo
     seed: int
     seconds: float
+    sandbox: SandboxReport
+    """What the kernel was held in."""
     confirmation: Confirmation | None = None
     """How it was timed; None if it was not."""
 
@@ -86,6 +91,7 @@ class Judgement:
             self.trial,
             environment(self.device),
             self.seconds,
+            self.sandbox,
             self.confirmation,
         )
 
@@ -96,7 +102,8 @@ class Judgement:
 
     def __str__(self) -> str:
         if not isinstance(self.trial.build, Built):
-            return f"rejected by {self.gate!r}: {getattr(self.trial.build, 'log', '') or describe(self.trial.verdict)}"
+            build = self.trial.build
+            return f"rejected by {self.gate!r}: {build.log if isinstance(build, BuildFailed) else describe(build)}"
         if not self.accepted:
             return f"rejected by {self.gate!r}: {describe(self.trial.verdict)}"
         best = self.trial.best
@@ -160,7 +167,8 @@ def judge(  # noqa: PLR0913 (each answers another question of a user)
         if backend == "native" and not opened.can_build():
             raise ToolchainError("there is no compiler to build the kernel with", advice="\n".join(opened.notes))
         problem = trace(posed.function, posed.call, policy).problem
-        return _Court(problem, opened, off, timing).judge(_candidate(problem, posed, source, backend, opened, any_size))
+        with opened.pool.unconfined() if "sandbox" in off else nullcontext():
+            return _Court(problem, opened, off, timing).judge(_candidate(problem, posed, source, backend, opened, any_size))
     finally:
         if shop is None:
             opened.close()
@@ -272,13 +280,18 @@ class _Court:
         trial = Trial(candidate, built, verdict, comparisons, 0.0)
         return self._judgement(trial, court.weaknesses, began_s, missing, confirmation)
 
-    def _built(self, candidate: Candidate) -> BuildOutcome:
+    def _built(self, candidate: Candidate) -> BuildOutcome | Refused:
+        """The built candidate, if neither its source nor the object has anything that speaks against running it."""
         shop = self.shop
+        refused = refused_source(candidate, self.off)
+        if refused is not None:
+            return refused
         if candidate.call is not None:
             return stage_python(candidate, shop.staging)
         assert shop.toolchain is not None
         timeout_s = shop.settings.build_timeout_s
-        return build(candidate, shop.toolchain, shop.pool, staging_root=shop.staging, timeout_s=timeout_s)
+        built = build(candidate, shop.toolchain, shop.pool, staging_root=shop.staging, timeout_s=timeout_s)
+        return (refused_binary(built, self.off) or built) if isinstance(built, Built) else built
 
     def _sanitized(self, court: Judge, built: Built) -> SanitizerReport:
         shop = self.shop
@@ -310,13 +323,17 @@ class _Court:
         confirmation: Confirmation | None = None,
     ) -> Judgement:
         missing = missing or {}
-        failed = getattr(trial.verdict, "gate", None) if isinstance(trial.build, Built) else "builds"
+        failed = getattr(trial.verdict if isinstance(trial.build, Built) else trial.build, "gate", "")
+        failed = "builds" if isinstance(trial.build, BuildFailed) else failed
         names = [g.name for g in GATES if self.timing or g.stage is not Stage.TIMED]
         met = names[: names.index(failed) + 1] if failed in names else names
         applied = tuple(n for n in met if n not in self.off and n not in missing)
         run = GatesRun(applied, tuple(n for n in names if n in self.off), missing)
         shop, seconds = self.shop, time.monotonic() - began_s
-        return Judgement(self.problem, trial, run, weaknesses, shop.device, shop.settings.seed, seconds, confirmation)
+        sandbox = shop.pool.sandbox_report()
+        return Judgement(
+            self.problem, trial, run, weaknesses, shop.device, shop.settings.seed, seconds, sandbox, confirmation
+        )
 
 
 RIGHT = frozenset(g.name for g in GATES if g.stage is Stage.RIGHT)

@@ -63,7 +63,7 @@ WRONG = {
     "works in its input": (RIGHT.replace("return y", "x.numpy()[0, 0] = 1\n    return y"), "keeps inputs"),
     "raises": ("def candidate(x):\n    raise ValueError('no')\n", "survives"),
     "nothing to call": ("import torch\n", "result form"),
-    "no Python": ("def candidate(x) return x\n", "builds"),
+    "no Python": ("def candidate(x) return x\n", "source"),
 }  # fmt: skip
 
 

@@ -36,6 +36,9 @@ def prepare_parser(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--without", action="append", default=[], metavar="GATE", help="leave a gate out; the verdict says so (repeatable)"
     )
+    parser.add_argument(
+        "--untrusted", action="store_true", help="refuse to run it where the sandbox is below the stated minimum"
+    )
     parser.add_argument("--list-gates", action="store_true", help="print what a kernel has to pass")
     parser.add_argument(
         "--print-interface", action="store_true", help="print what a kernel for this reference must look like"
@@ -83,7 +86,7 @@ def _run(args: Namespace, settings: Settings) -> int:
         reference,
         args.candidate,
         policy=args.policy,
-        settings=settings.with_(seed=args.seed),
+        settings=settings.with_(seed=args.seed, sandbox="require" if args.untrusted else None),
         without=args.without,
         any_size=args.any_size,
         timing=not args.no_timing,
@@ -111,6 +114,8 @@ def _text(judged: Judgement) -> str:
     lines = [str(judged), f"gates passed: {', '.join(judged.passed) or 'none'}"]
     if judged.gates.off:
         lines.append(f"left out: {', '.join(judged.gates.off)}")
+    lines.append(f"sandbox: {', '.join(judged.sandbox.active) or 'none'}")
+    lines += [f"sandbox lacks {layer}: {why}" for layer, why in judged.sandbox.missing.items()]
     lines += [f"not available: {gate}: {why}" for gate, why in judged.gates.missing.items()]
     lines += [f"weakness of these inputs: {w}" for w in judged.weaknesses]
     return "\n".join(lines)

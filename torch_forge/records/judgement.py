@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch_forge.records.entry import Environment
 from torch_forge.records.gates import GatesRun
 from torch_forge.records.outcomes import Trial
+from torch_forge.records.sandbox import SandboxReport
 from torch_forge.records.timing import Confirmation
 
 
@@ -34,5 +35,7 @@ class JudgementRecord:
     trial: Trial
     environment: Environment
     seconds: float
+    sandbox: SandboxReport
+    """Layers that were active, and those that are not available here."""
     confirmation: Confirmation | None = None
     """How it was timed; None if it was not."""

@@ -143,6 +143,8 @@ class Trial:
     @property
     def outcome(self) -> str:
         """One word for counting: ``passed``, ``mismatch``, ``crashed``, ``timed out``, ``refused``, ``not built``."""
+        if isinstance(self.build, Refused):
+            return "refused"
         if not isinstance(self.build, Built):
             return "not built"
         names: Mapping[type, str] = {

@@ -19,6 +19,7 @@ from torch_forge.records.kernels import Built, Candidate, Plan
 from torch_forge.records.outcomes import Comparison, Passed, Refused, Trial, Verdict
 from torch_forge.search.case import Case
 from torch_forge.search.known import Start
+from torch_forge.validation.inspection import refused_binary, refused_source
 from torch_forge.validation.judge import Judge
 
 MARGIN = 1.03
@@ -37,6 +38,8 @@ def search(
     case: Case, judge: Judge, the_plan: Plan, *, start: Start | None, use_templates: bool, author: LLMAuthor | None
 ) -> Trial | None:
     """Every candidate that the deadline allows; the fastest that is also right on the thorough cases."""
+    if author is not None:
+        case.shop.demand_sandbox()
     if start is not None:
         _try_start(case, judge, start)
     if not _satisfied(case, start) and use_templates and case.form is not None:
@@ -80,8 +83,12 @@ def _built(case: Case, proposed: Sequence[Candidate]) -> Iterator[Built]:
     """Builds as they finish; what does not build is a trial already."""
     shop = case.shop
     assert shop.toolchain is not None
+    looked_at = [(c, refused_source(c)) for c in proposed]
+    for candidate, refused in looked_at:
+        if refused is not None:
+            case.record(Trial(candidate, refused, refused, (), 0.0))
     builds = build_many(
-        proposed,
+        [c for c, refused in looked_at if refused is None],
         shop.toolchain,
         shop.pool,
         staging_root=shop.staging,
@@ -89,7 +96,10 @@ def _built(case: Case, proposed: Sequence[Candidate]) -> Iterator[Built]:
         jobs=build_jobs(shop.settings),
     )
     for candidate, outcome in builds:
-        if isinstance(outcome, Built):
+        refused = refused_binary(outcome) if isinstance(outcome, Built) else None
+        if refused is not None:
+            case.record(Trial(candidate, refused, refused, (), 0.0))
+        elif isinstance(outcome, Built):
             yield outcome
         else:
             case.record(Trial(candidate, outcome, None, (), 0.0))

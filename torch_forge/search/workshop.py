@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from torch_forge.caching.layers import Cache
 from torch_forge.dispatch.registry import Registry
-from torch_forge.errors import CacheError, ForgeError, ToolchainError
+from torch_forge.errors import CacheError, ForgeError, SandboxError, ToolchainError
 from torch_forge.knowledge.locate import data_dir
 from torch_forge.machine.device import device_info
 from torch_forge.machine.toolchain import Toolchain, find_toolchain
@@ -34,8 +34,8 @@ T = TypeVar("T")
 log = logging.getLogger("torch_forge")
 
 PRELOADED = (
-    "torch_forge.validation.tasks", "torch_forge.benchmarking.tasks", "torch_forge.compilation.tasks",
-    "torch_forge.graphs.execute",
+    "torch_forge.validation.tasks", "torch_forge.benchmarking.tasks", "torch_forge.benchmarking.session_tasks",
+    "torch_forge.compilation.tasks", "torch_forge.graphs.execute",
 )  # fmt: skip
 """What the parent of all workers imports before it forks."""
 
@@ -105,6 +105,12 @@ class Workshop:
             )
             self._proven = True
         return self.toolchain is not None
+
+    def demand_sandbox(self) -> None:
+        """For source that nobody vouches for. Raises SandboxError where this machine cannot confine it as it must be."""
+        lacking = self.pool.sandbox_report().below_minimum if self.settings.sandbox != "off" else ()
+        if lacking:
+            raise SandboxError(f"kernels that a model wrote are not run here: the sandbox lacks {', '.join(lacking)}")
 
     def key(self, problem: Problem) -> CacheKey:
         """Where this machine keeps what it knows of a problem."""

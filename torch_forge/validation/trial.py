@@ -25,6 +25,8 @@ from torch_forge.validation.expected import Prepared
 from torch_forge.validation.gates import Evidence, first_verdict, read_journal
 
 TASK = "torch_forge.validation.tasks:run_candidate"
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
+"""Variables that say where torch and triton keep what they compile."""
 MAX_DEATHS = 3
 """After so many dead workers the configs that are left share the last verdict."""
 
@@ -95,12 +97,16 @@ class Trial:
             "call": self.built.candidate.call,
             "own_work": "own work" not in self.off,
         }
-        return self.pool.run(TASK, payload, timeout_s=self._limit_s(len(configs)), scratch=scratch)
+        python = self.built.candidate.call is not None  # it may bring source of its own to compile
+        confine = self.pool.confinement(cuda=self.device.type == "cuda", compilers=python, readable=(self.built.library,))
+        limit_s = self._limit_s(len(configs))
+        env = {name: str(scratch / "caches") for name in CACHES} if python else {}
+        return self.pool.run(TASK, payload, timeout_s=limit_s, env=env, scratch=scratch, confine=confine)
 
     def _limit_s(self, configs: int) -> float:
         """Generous for what an honest run takes: starting CUDA, drawing inputs, kernels many times slower than eager."""
         drawn = sum(s.numel for p, _ in self.cases for s in p.case.problem.graph.inputs)
-        start_s = 40.0 if self.device.type == "cuda" else 8.0
+        start_s = 40.0 if self.device.type == "cuda" or self.built.candidate.call is not None else 12.0
         runs_s = sum(2 * configs * (20 * p.eager_s + 0.02) for p, _ in self.cases)
         close_s = 2.0 + 20 * configs * (20 * self.cases[0][0].eager_s + 0.02) if self.closely else 0.0
         return min(self.timeout_s, start_s + runs_s + close_s + drawn / 10e6 * (1 + configs / 10))
