@@ -23,7 +23,6 @@ from torch_forge.search.case import Case, Forged
 from torch_forge.search.trials import MARGIN
 from torch_forge.search.workshop import environment
 
-
 TIE = 1.03
 """Times of different processes cannot be told apart more closely; who is not slower than ``torch.compile`` and faster than
 eager, which runs otherwise, is installed."""
