@@ -115,9 +115,21 @@ def test_report_is_saved_and_read_back(
     assert "| region" in result.save(tmp_path / "report.md").read_text()
 
 
+WORK = (
+    "search.trials.build_many", "search.decide.build_glue", "search.trials.Bench", "search.decide.peers",
+    "search.forge.Judge", "machine.workers.WorkerPool.start", "machine.workers.WorkerPool.run",
+)  # fmt: skip
+"""What compiles, judges, times or starts a worker."""
+
+
 def test_second_run_comes_from_the_cache(
-    tuned: tuple[Net, TuneResult, torch.Tensor, dict[str, torch.Tensor]], settings: Settings
+    tuned: tuple[Net, TuneResult, torch.Tensor, dict[str, torch.Tensor]], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a second run builds, judges and times nothing")
+
+    for name in WORK:
+        monkeypatch.setattr(f"torch_forge.{name}", never)
     torch.manual_seed(1)
     other, x = Net().eval(), torch.randn(*X)
     with torch.no_grad():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,9 @@ def start(root: Path, script: str, *arguments: str, **options) -> subprocess.Pop
     )  # fmt: skip
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: subprocess.Popen[str], timeout_s: float = 60) -> str:
     """Its output, after it ended well."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, err
     return out
 
@@ -191,3 +192,43 @@ def test_a_read_only_cache_is_read_and_costs_one_warning(tmp_path: Path):
     assert err.count("results end with this process: Permission denied") == 1, err
     assert not Path(out.strip()).exists(), "the process has cleaned up after itself"
     assert [located.name.partition("-")[0] for located in upkeep.walk(DirectoryStore(root))] == [workload_id(1)]
+
+
+TUNE = """
+import torch, torch_forge
+from tests.support.tuning import OneRegion, every_right_kernel_wins
+model, x = OneRegion(), torch.randn(OneRegion.SHAPE)
+settings = Settings.resolve(cache_dir=root, budget_s=600.0, progress="off", peers="eager")
+print("ready", flush=True)
+sys.stdin.readline()
+with every_right_kernel_wins():
+    result = torch_forge.autotune(model, x, settings=settings)
+torch.testing.assert_close(model(x), OneRegion()(x), rtol=1e-4, atol=1e-5)
+assert not result.report.notes, result.report.notes
+(region,) = result.report.regions
+print(region.verdict, region.from_cache)
+"""
+
+
+@pytest.mark.compiler
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_eight_processes_tune_one_model_on_an_empty_cache(tmp_path: Path):
+    root = tmp_path / "cache"
+    with ExitStack() as stack:
+        processes = [stack.enter_context(start(root, TUNE)) for _ in range(8)]
+        for process in processes:
+            stack.callback(process.kill)
+        for process in processes:
+            assert process.stdout.readline() == "ready\n", process.stderr.read()
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert {finish(process, timeout_s=1000).split()[0] for process in processes} == {"installed"}
+    problems, entries = upkeep.verify(DirectoryStore(root), quarantine=False)
+    assert problems == ()
+    assert 1 <= entries <= 8
+    assert not list((root / STAGING).iterdir())
+    with start(root, TUNE) as last:
+        assert last.stdout.readline() == "ready\n"
+        assert last.communicate("go\n", timeout=100)[0] == "installed True\n"
