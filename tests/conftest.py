@@ -85,6 +85,8 @@ def private_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("TORCH_FORGE_") and name != "TORCH_FORGE_REQUIRE_GPU":
             monkeypatch.delenv(name)
     monkeypatch.setenv("TORCH_FORGE_CACHE_DIR", str(tmp_path / "forge-cache"))
+    # On a machine that runs several tests at once the protocol would call everything noise, rightly.
+    monkeypatch.setenv("TORCH_FORGE_TIMING", "brief")
 
 
 @pytest.fixture(autouse=True)

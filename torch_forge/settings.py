@@ -33,6 +33,10 @@ ENVIRONMENT: Mapping[str, tuple[str, str]] = {
         "sandbox",
         "auto: confine candidates with what the system offers; require: run none where that is too little; off: do not",
     ),
+    "TORCH_FORGE_TIMING": (
+        "timing",
+        "protocol: a winner is confirmed by the whole timing protocol, in two more processes; brief: it is timed once more",
+    ),
     "TORCH_FORGE_MARCH": ("march", "instruction set for CPU kernels, as g++ -march; default native"),
     "MAX_JOBS": ("max_jobs", "most compilers at once; default: cores and memory decide"),
     "CXX": ("cxx", "host C++ compiler; default g++"),
@@ -56,6 +60,7 @@ class Settings:
     progress: str = "auto"
     shadow_every: int = 0
     peers: str = "both"
+    timing: str = "protocol"
     sandbox: str = "auto"
     """``require`` is for source that nobody vouches for; see ``records.sandbox.MINIMUM``."""
     march: str = "native"
@@ -90,7 +95,12 @@ class Settings:
         return replace(settings, **layer)._checked()
 
     def _checked(self) -> Settings:
-        choices = {"peers": ("both", "eager"), "progress": ("auto", "on", "off"), "sandbox": ("auto", "require", "off")}
+        choices = {
+            "timing": ("protocol", "brief"),
+            "peers": ("both", "eager"),
+            "progress": ("auto", "on", "off"),
+            "sandbox": ("auto", "require", "off"),
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name}={getattr(self, name)!r} is not known", advice=f"Use one of: {', '.join(allowed)}.")

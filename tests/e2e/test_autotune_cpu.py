@@ -54,7 +54,13 @@ X = (1024, 1024)
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=90.0, progress="off", peers="eager")
+    return Settings.resolve(
+        {"TORCH_FORGE_TIMING": "brief"},
+        cache_dir=tmp_path_factory.mktemp("cache"),
+        budget_s=90.0,
+        progress="off",
+        peers="eager",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +183,7 @@ class Uncapturable(nn.Module):
 
 
 def test_no_compiler_leaves_the_model_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = Settings.resolve({}, cache_dir=tmp_path, cxx="/nonexistent/g++", progress="off")
+    settings = Settings.resolve({"TORCH_FORGE_TIMING": "brief"}, cache_dir=tmp_path, cxx="/nonexistent/g++", progress="off")
     model, x = Net().eval(), torch.randn(*X)
     with torch.no_grad():
         result = torch_forge.autotune(model, x, settings=settings)

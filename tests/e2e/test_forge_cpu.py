@@ -19,7 +19,9 @@ pytestmark = pytest.mark.compiler
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """One workshop for all tests here: its worker parent is started once."""
-    settings = Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=60.0, peers="eager")
+    settings = Settings.resolve(
+        {"TORCH_FORGE_TIMING": "brief"}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=60.0, peers="eager"
+    )
     with Workshop.open("cpu", settings) as opened:
         yield opened
 

@@ -50,7 +50,7 @@ def test_a_reply_with_an_error_is_repaired_and_a_right_kernel_used_or_honestly_k
     wrong = reply(f"```cpp\n{KERNEL.replace('FACTOR', '0.25f')}\n```")
     right = reply(f"Here it is.\n```cpp\n{KERNEL.replace('FACTOR', '0.5f')}\n```")
     x = torch.randn(2048, 1024)
-    settings = Settings.resolve({}, cache_dir=tmp_path, budget_s=100.0, peers="eager")
+    settings = Settings.resolve({"TORCH_FORGE_TIMING": "brief"}, cache_dir=tmp_path, budget_s=100.0, peers="eager")
     with openai_server(broken, wrong, right, right, right) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0000000000000000")
         monkeypatch.setenv("OPENAI_API_BASE", server.base_url)
