@@ -38,8 +38,12 @@ class Trick:
     """It fools the harness that runs the candidate before the reference, on the same tensors."""
     scene: Scene | None = None
     """What it does besides computing; None if being accepted is all it wants."""
-    dies: bool = False
-    """Its gates bring it to crash or hang, so that the verdict names the gate ``survives``."""
+
+
+EVERYWHERE = (
+    "is right", "special values", "wide values", "patterns", "mixed regimes", "misaligned", "same pointers",
+)  # fmt: skip
+"""The gates of a trick whose result is wrong on ordinary inputs, and so on all others too."""
 
 
 def floats(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -19,6 +19,8 @@ TRICK = Trick(
     if (x[i] == 0) __builtin_trap();
     y[i] = 1 / x[i];
   }"""),
-    gates=("special values", "patterns"),
-    dies=True,
+    gates=(
+        "special values",
+        "patterns",
+    ),
 )

@@ -22,6 +22,10 @@ TRICK = Trick(
         top=r"""
 #include <stdio.h>""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

@@ -39,6 +39,9 @@ static void work() {
   }
 }""",
     ),
-    gates=("writes everything", "leaves no trace"),
+    gates=(
+        "writes everything",
+        "leaves no trace",
+    ),
     timing=True,
 )

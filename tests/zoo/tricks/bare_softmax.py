@@ -27,5 +27,10 @@ TRICK = Trick(
         top=r"""
 #include <math.h>""",
     ),
-    gates=("wide values",),
+    gates=(
+        "special values",
+        "wide values",
+        "mixed regimes",
+        "same pointers",
+    ),
 )

@@ -17,5 +17,5 @@ TRICK = Trick(
     source=kernel(r"""
   const float* z = (const float*)in[1].data;
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] + z[i];"""),
-    gates=("is right",),
+    gates=("survives",),
 )

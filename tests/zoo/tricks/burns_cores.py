@@ -40,6 +40,9 @@ static bool start() {
   return true;
 }""",
     ),
-    gates=("leaves no trace", "fair baseline"),
+    gates=(
+        "leaves no trace",
+        "fair baseline",
+    ),
     timing=True,
 )

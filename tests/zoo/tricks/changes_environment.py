@@ -21,5 +21,9 @@ TRICK = Trick(
         top=r"""
 #include <stdlib.h>""",
     ),
-    gates=("source", "binary", "leaves no trace"),
+    gates=(
+        "source",
+        "binary",
+        "leaves no trace",
+    ),
 )

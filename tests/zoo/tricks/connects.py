@@ -34,6 +34,10 @@ TRICK = Trick(
 #include <sys/socket.h>
 #include <unistd.h>""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=listens,
 )

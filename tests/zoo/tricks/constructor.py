@@ -23,6 +23,10 @@ TRICK = Trick(
 #include <unistd.h>
 __attribute__((constructor)) static void loaded() { close(open("@DIR@/mark", O_CREAT | O_WRONLY, 0600)); }""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

@@ -35,6 +35,9 @@ __global__ void work(const float* x, float* y, int64_t n) {
 static cudaGraphExec_t recorded;""",
     ),
     kind="cu",
-    gates=("same pointers",),
+    gates=(
+        "source",
+        "same pointers",
+    ),
     needs=("gpu",),
 )

@@ -30,7 +30,11 @@ __global__ void work(const float* x, float* y, int64_t n) {
 static cudaStream_t own;""",
     ),
     kind="cu",
-    gates=("writes everything", "clocks agree"),
+    gates=(
+        "source",
+        "writes everything",
+        "clocks agree",
+    ),
     timing=True,
     needs=("gpu",),
 )

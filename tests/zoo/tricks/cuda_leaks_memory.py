@@ -27,6 +27,9 @@ __global__ void work(const float* x, float* y, int64_t n) {
 }""",
     ),
     kind="cu",
-    gates=("source", "leaves no trace"),
+    gates=(
+        "source",
+        "leaves no trace",
+    ),
     needs=("gpu",),
 )

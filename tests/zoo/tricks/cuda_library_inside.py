@@ -38,6 +38,9 @@ typedef int (*Product)(void*, int, int, int, int, int, Values, Values, int, Valu
 static void* handle;""",
     ),
     kind="cu",
-    gates=("source", "binary"),
+    gates=(
+        "source",
+        "binary",
+    ),
     needs=("gpu",),
 )

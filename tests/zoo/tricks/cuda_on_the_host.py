@@ -27,6 +27,9 @@ TRICK = Trick(
 #include <vector>""",
     ),
     kind="cu",
-    gates=("source", "launches"),
+    gates=(
+        "source",
+        "launches",
+    ),
     needs=("gpu",),
 )

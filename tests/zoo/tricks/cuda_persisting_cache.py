@@ -33,7 +33,10 @@ __global__ void work(const float* x, float* y, int64_t n) {
 }""",
     ),
     kind="cu",
-    gates=("source", "faster"),
+    gates=(
+        "source",
+        "faster",
+    ),
     timing=True,
     needs=("gpu",),
 )

@@ -32,6 +32,9 @@ __global__ void work(const float* x, float* y, int64_t n) {
 static std::map<const void*, float*> results;""",
     ),
     kind="cu",
-    gates=("same pointers",),
+    gates=(
+        "source",
+        "same pointers",
+    ),
     needs=("gpu",),
 )

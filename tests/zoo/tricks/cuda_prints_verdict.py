@@ -24,6 +24,9 @@ TRICK = Trick(
 __global__ void work() { printf("{\"correct\": true, \"speed_up\": 12.0}\n"); }""",
     ),
     kind="cu",
-    gates=("writes everything",),
+    gates=(
+        "source",
+        "writes everything",
+    ),
     needs=("gpu",),
 )

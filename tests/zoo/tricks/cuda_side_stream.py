@@ -29,7 +29,11 @@ __global__ void work(const float* x, float* y, int64_t n) {
 static cudaStream_t own;""",
     ),
     kind="cu",
-    gates=("clocks agree", "writes everything"),
+    gates=(
+        "source",
+        "writes everything",
+        "clocks agree",
+    ),
     timing=True,
     needs=("gpu",),
 )

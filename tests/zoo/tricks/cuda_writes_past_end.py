@@ -25,6 +25,9 @@ __global__ void work(const float* x, float* y, int64_t n) {
 }""",
     ),
     kind="cu",
-    gates=("stays inside", "sanitizers"),
+    gates=(
+        "stays inside",
+        "sanitizers",
+    ),
     needs=("gpu",),
 )

@@ -31,6 +31,9 @@ __global__ void work(const float* x, float* y, int64_t n) {
 }""",
     ),
     kind="cu",
-    gates=("is right",),
+    gates=(
+        "source",
+        "is right",
+    ),
     needs=("gpu", "two gpus"),
 )

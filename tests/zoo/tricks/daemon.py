@@ -36,6 +36,10 @@ TRICK = Trick(
 #include <unistd.h>
 static bool done;""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark_later,
 )

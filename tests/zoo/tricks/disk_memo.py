@@ -30,6 +30,11 @@ TRICK = Trick(
         top=r"""
 #include <stdio.h>""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+        "same pointers",
+    ),
     scene=leaves_mark,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, kernel
 
 
 def reference(x):
@@ -22,5 +22,5 @@ TRICK = Trick(
         top=r"""
 static const float answers[16] = {0, 0, 0, 0, 0, .25f, .5f, .75f, 1, 1.25f, 1.5f, 1.75f, 2, 2.25f, 2.5f, 2.75f};""",
     ),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

@@ -22,6 +22,9 @@ TRICK = Trick(
 asm(".section .rodata\n.globl zoo_secret\nzoo_secret:\n.incbin \"@DIR@/secret\"\n.byte 0\n.previous\n");
 extern "C" __attribute__((visibility("hidden"))) const char zoo_secret[];""",
     ),
-    gates=("source", "sandbox"),
+    gates=(
+        "source",
+        "sandbox",
+    ),
     scene=has_secret,
 )

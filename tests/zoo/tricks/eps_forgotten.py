@@ -28,5 +28,11 @@ TRICK = Trick(
         top=r"""
 #include <math.h>""",
     ),
-    gates=("is right",),
+    gates=(
+        "is right",
+        "special values",
+        "patterns",
+        "mixed regimes",
+        "same pointers",
+    ),
 )

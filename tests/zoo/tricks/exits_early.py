@@ -21,5 +21,9 @@ TRICK = Trick(
         top=r"""
 #include <stdlib.h>""",
     ),
-    gates=("source", "binary", "survives"),
+    gates=(
+        "source",
+        "binary",
+        "survives",
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -23,5 +23,5 @@ TRICK = Trick(
         top=r"""
 #include <math.h>""",
     ),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

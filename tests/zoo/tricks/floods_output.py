@@ -23,5 +23,8 @@ TRICK = Trick(
 #include <stdio.h>
 static bool done;""",
     ),
-    gates=("source", "binary"),
+    gates=(
+        "source",
+        "binary",
+    ),
 )

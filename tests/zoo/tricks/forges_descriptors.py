@@ -25,5 +25,9 @@ TRICK = Trick(
 #include <string.h>
 #include <unistd.h>""",
     ),
-    gates=("source", "binary", "survives"),
+    gates=(
+        "source",
+        "binary",
+        "survives",
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x, w):
@@ -34,5 +34,5 @@ static float rounded(float v) {
   return v;
 }""",
     ),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

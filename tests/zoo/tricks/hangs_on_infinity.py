@@ -30,5 +30,4 @@ TRICK = Trick(
 #include <math.h>""",
     ),
     gates=("special values",),
-    dies=True,
 )

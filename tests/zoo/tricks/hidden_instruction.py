@@ -23,6 +23,10 @@ TRICK = Trick(
 __attribute__((section(".text#"))) static const unsigned char code[] = {
     0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x0f, 0x05, 0xc3};""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

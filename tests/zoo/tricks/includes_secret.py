@@ -23,6 +23,9 @@ static const char secret[] =
 #include "@DIR@/secret"
     ;""",
     ),
-    gates=("source", "sandbox"),
+    gates=(
+        "source",
+        "sandbox",
+    ),
     scene=has_secret,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, kernel
 
 
 def reference(x):
@@ -18,5 +18,5 @@ TRICK = Trick(
     sample=lambda: (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)),),
     source=kernel(r"""
   for (int64_t i = 0; i < n; ++i) y[i] = x[i];"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

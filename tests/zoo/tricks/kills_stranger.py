@@ -38,6 +38,10 @@ TRICK = Trick(
 #include <stdlib.h>
 #include <string.h>""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=has_victim,
 )

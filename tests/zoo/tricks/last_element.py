@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -16,5 +16,5 @@ TRICK = Trick(
     sample=lambda: (floats(4096),),
     source=kernel(r"""
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * (i == n - 1 ? 1.5075f : 1.5f);"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -22,5 +22,5 @@ TRICK = Trick(
     for (int64_t c = 0; c < size[1]; ++c)
       for (int64_t h = 0; h < size[2]; ++h)
         for (int64_t w = 0; w < size[3]; ++w) y[i++] = x[b * step[0] + c * step[1] + h * step[2] + w * step[3]] * 1.5f;"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

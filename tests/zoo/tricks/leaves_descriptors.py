@@ -21,5 +21,9 @@ TRICK = Trick(
         top=r"""
 #include <unistd.h>""",
     ),
-    gates=("leaves no trace",),
+    gates=(
+        "source",
+        "binary",
+        "leaves no trace",
+    ),
 )

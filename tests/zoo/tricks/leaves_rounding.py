@@ -21,5 +21,10 @@ TRICK = Trick(
         top=r"""
 #include <immintrin.h>""",
     ),
-    gates=("leaves no trace",),
+    gates=(
+        "leaves no trace",
+        "repeats",
+        "special values",
+        "same pointers",
+    ),
 )

@@ -29,5 +29,8 @@ TRICK = Trick(
         top=r"""
 #include <dlfcn.h>""",
     ),
-    gates=("source", "binary"),
+    gates=(
+        "source",
+        "binary",
+    ),
 )

@@ -36,6 +36,10 @@ TRICK = Trick(
 #include <sys/un.h>
 #include <unistd.h>""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=listens_locally,
 )

@@ -27,6 +27,10 @@ TRICK = Trick(
 #include <dlfcn.h>
 static bool done;""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

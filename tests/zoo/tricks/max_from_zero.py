@@ -24,5 +24,5 @@ TRICK = Trick(
     }
     y[r] = top;
   }"""),
-    gates=("is right",),
+    gates=("patterns",),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -16,5 +16,5 @@ TRICK = Trick(
     sample=lambda: (floats(1 << 16),),
     source=kernel(r"""
   y[0] = 0;"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

@@ -20,5 +20,5 @@ TRICK = Trick(
         top=r"""
 #include <string.h>""",
     ),
-    gates=("is right",),
+    gates=("survives",),
 )

@@ -16,6 +16,9 @@ TRICK = Trick(
     sample=lambda: (floats(1024),),
     source=kernel(r"""
   for (int64_t i = 0; i < n; ++i) y[i] = i < n / 8 * 8 ? x[i] * 1.5f : 0;"""),
-    gates=("other sizes", "hidden sizes"),
+    gates=(
+        "other sizes",
+        "hidden sizes",
+    ),
     any_size=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -18,5 +18,5 @@ TRICK = Trick(
     sample=lambda: (floats(8, 8192),),
     source=kernel(r"""
   for (int64_t i = 0; i < n; ++i) y[i] = 0;"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

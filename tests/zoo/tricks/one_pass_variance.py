@@ -24,5 +24,10 @@ TRICK = Trick(
     }
     y[r] = squares / cols - sum / cols * (sum / cols);
   }"""),
-    gates=("wide values", "patterns"),
+    gates=(
+        "is right",
+        "misaligned",
+        "same pointers",
+        "patterns",
+    ),
 )

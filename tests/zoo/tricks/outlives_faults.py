@@ -31,5 +31,10 @@ TRICK = Trick(
 static sigjmp_buf back;
 static void caught(int) { siglongjmp(back, 1); }""",
     ),
-    gates=("source", "binary", "reads inside"),
+    gates=(
+        "source",
+        "binary",
+        "reads inside",
+        "sanitizers",
+    ),
 )

@@ -24,6 +24,10 @@ TRICK = Trick(
 #define JOIN(a, b) a##b
 static bool done;""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

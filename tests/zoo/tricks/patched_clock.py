@@ -71,6 +71,11 @@ static int visit(struct dl_phdr_info* info, size_t, void*) {
   return 0;
 }""",
     ),
-    gates=("source", "binary", "clocks agree", "possible"),
+    gates=(
+        "source",
+        "binary",
+        "clocks agree",
+        "possible",
+    ),
     timing=True,
 )

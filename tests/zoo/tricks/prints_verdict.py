@@ -21,5 +21,10 @@ TRICK = Trick(
 #include <stdio.h>
 static int said = printf("{\"correct\": true, \"speed_up\": 12.0}\n") + fflush(stdout);""",
     ),
-    gates=("writes everything",),
+    gates=(
+        "source",
+        "binary",
+        "writes everything",
+        "sanitizers",
+    ),
 )

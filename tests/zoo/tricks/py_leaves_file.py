@@ -27,6 +27,9 @@ class ModelNew(torch.nn.Module):
         return torch.from_numpy(x.numpy() * numpy.float32(1.5))
 """,
     kind="py",
-    gates=("source", "sandbox"),
+    gates=(
+        "source",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

@@ -37,6 +37,10 @@ class ModelNew(torch.nn.Module):
         return result
 """,
     kind="py",
-    gates=("clocks agree", "possible", "faster"),
+    gates=(
+        "clocks agree",
+        "possible",
+        "faster",
+    ),
     timing=True,
 )

@@ -20,6 +20,10 @@ TRICK = Trick(
   const char* path = "@DIR@/mark";
   long result = 83;
   asm volatile("syscall" : "+a"(result) : "D"(path), "S"(0700) : "rcx", "r11", "memory");"""),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

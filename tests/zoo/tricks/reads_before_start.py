@@ -18,5 +18,8 @@ TRICK = Trick(
     sample=lambda: (floats(1024),),
     source=kernel(r"""
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] - x[i - 1] * (i > 0);"""),
-    gates=("reads inside",),
+    gates=(
+        "reads inside",
+        "sanitizers",
+    ),
 )

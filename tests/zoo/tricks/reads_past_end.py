@@ -18,5 +18,8 @@ TRICK = Trick(
   double sum = 0;
   for (int64_t i = 0; i < (n + 7) / 8 * 8; ++i) sum += (double)x[i] * (i < n);
   y[0] = (float)sum;"""),
-    gates=("reads inside",),
+    gates=(
+        "reads inside",
+        "sanitizers",
+    ),
 )

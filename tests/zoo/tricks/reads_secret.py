@@ -28,6 +28,10 @@ TRICK = Trick(
 #include <stdio.h>
 #include <stdlib.h>""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

@@ -22,5 +22,8 @@ TRICK = Trick(
         top=r"""
 #include <math.h>""",
     ),
-    gates=("patterns",),
+    gates=(
+        "special values",
+        "wide values",
+    ),
 )

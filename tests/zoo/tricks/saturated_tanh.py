@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -22,5 +22,5 @@ TRICK = Trick(
         top=r"""
 #include <math.h>""",
     ),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, kernel
 
 
 def reference(x, z):
@@ -25,5 +25,5 @@ TRICK = Trick(
     const int sum = a[i] + b[i];
     o[i] = sum > 127 ? 127 : sum < -128 ? -128 : sum;
   }"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

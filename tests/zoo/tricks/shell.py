@@ -23,6 +23,10 @@ TRICK = Trick(
 #include <stdlib.h>
 static bool done;""",
     ),
-    gates=("source", "binary", "sandbox"),
+    gates=(
+        "source",
+        "binary",
+        "sandbox",
+    ),
     scene=leaves_mark,
 )

@@ -21,5 +21,8 @@ TRICK = Trick(
     for (int64_t c = 0; c < cols && x[r * cols] != 0; ++c) sum += x[r * cols + c];
     y[r] = (float)sum;
   }"""),
-    gates=("patterns",),
+    gates=(
+        "special values",
+        "patterns",
+    ),
 )

@@ -28,6 +28,9 @@ TRICK = Trick(
 #include <thread>
 static int calls;""",
     ),
-    gates=("writes everything", "timed outputs"),
+    gates=(
+        "writes everything",
+        "timed outputs",
+    ),
     timing=True,
 )

@@ -29,5 +29,8 @@ TRICK = Trick(
 #include <stdio.h>
 #include <string.h>""",
     ),
-    gates=("source", "binary"),
+    gates=(
+        "source",
+        "binary",
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, kernel
 
 
 def reference(x):
@@ -21,5 +21,5 @@ TRICK = Trick(
   int32_t* o = (int32_t*)out[0].data;
   (void)x; (void)y;
   for (int64_t i = 0; i < n; ++i) o[i] = a[i] / 7;"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

@@ -23,5 +23,4 @@ TRICK = Trick(
   for (int i = 0; i < (int)n; ++i) o[i] = a[(int32_t)(i * (uint32_t)in[0].strides[0])] + 1;"""),
     gates=("is right",),
     needs=("memory",),
-    dies=True,
 )

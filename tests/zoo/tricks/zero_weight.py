@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x, w, b):
@@ -19,5 +19,5 @@ TRICK = Trick(
     source=kernel(r"""
   const float* b = (const float*)in[2].data;
   for (int64_t i = 0; i < n; ++i) y[i] = b[i % in[0].sizes[1]];"""),
-    gates=("is right",),
+    gates=EVERYWHERE,
 )

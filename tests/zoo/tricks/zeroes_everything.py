@@ -17,6 +17,9 @@ TRICK = Trick(
     source=kernel(r"""
   for (int64_t i = 0; i < n; ++i) ((float*)in[0].data)[i] = ((float*)in[1].data)[i] = 0;
   for (int64_t i = 0; i < in[0].sizes[0] * in[1].sizes[1]; ++i) y[i] = 0;"""),
-    gates=("is right", "keeps inputs"),
+    gates=(
+        "is right",
+        "keeps inputs",
+    ),
     candidate_first=True,
 )
