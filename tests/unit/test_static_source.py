@@ -24,6 +24,7 @@ HONEST_CUDA = source(
 #if 0
   printf("debug %d", 1);
 #endif
+#define LOG(f, ...) log_to(f, ##__VA_ARGS__)
 #define CHECK(x) do { if ((x) != cudaSuccess) return 3; } while (0)
 extern __shared__ float smem[];
 __device__ float cube(float x) { return x * x * x; }
@@ -109,8 +110,12 @@ REJECTED = [
     (source(before="#pragma weak system\n"), "pragma", "#pragma weak"),
     (source(before='_Pragma("redefine_extname exp system")\n'), "pragma", "redefine_extname"),
     (source(before='#pragma GCC dependency "/etc/shadow"\n'), "pragma", "looks for files"),
-    (source(before="#define J(a, b) a##b\n"), "pasting", "##"),
+    (source(before="#define J(a, b) a##b\n"), "pasting", "a ## b"),
+    (source(before="#define J(b) sys##b\n"), "pasting", "could be syscall"),
+    (source(before="#define J(a) cudaDevice ## a\n"), "pasting", "cudaDeviceSynchronize"),
+    (source(before="#define J(a, b) get ## a ## v\n"), "pasting", "getenv"),
     (source(before="#define J(a, b) a %:%: b\n"), "pasting", "pastes"),
+    ("\ufeff#include <dlfcn.h>\n" + source(), "include", "dlfcn.h"),
     (source(before="%:include <math.h>\n"), "disguise", "%:"),
     (source("sys\\\ntem(c); return 0;"), "disguise", "splits a word"),
     (source("sys\\  \ntem(c); return 0;"), "processes", "system"),
@@ -191,6 +196,7 @@ NOTED = [
     ("", 'asm("nop"); return 0;', "assembly"),
     ("typedef void (*F)();\n", "((F)data)(); return 0;", "cast"),
     ("#pragma scop\n", "return 0;", "pragma"),
+    ("#define ROW(n) kernel_##n\n", "return 0;", "pasting"),
     ("", "int \u03b1 = 0; return \u03b1;", "disguise"),
 ]
 

@@ -95,7 +95,7 @@ def read_source(source: str) -> SourceText:
     code: list[Token] = []
     directives: list[Directive] = []
     conditions: list[bool] = []  # for each open #if: whether its current branch is literally dead
-    for is_directive, tokens in _lines(_tokens(source)):
+    for is_directive, tokens in _lines(_tokens(source.removeprefix("\ufeff"))):
         if is_directive:
             directive = _directive(tokens)
             alive = not any(conditions)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from torch_forge.records.kernel_rules import HEADERS, IDLE_HEADERS
 from torch_forge.records.source_text import Directive, Kind, SourceText, Token, read_source
 from torch_forge.validation.static.finding import Finding, names_in, shown
+from torch_forge.validation.static.words import FORBIDDEN_NAMES
 
 _PLAIN = names_in(
     "define undef if ifdef ifndef else elif elifdef elifndef endif error warning pragma include"
@@ -34,6 +35,7 @@ _BAD_PRAGMAS = {
     "omp target": "moves the work to another device",
     "omp requires": "changes the program around the kernel",
 }
+_PASTES = frozenset({"##", "%:%:"})
 _LATE_ATTRIBUTES = frozenset(
     {"constructor", "destructor", "ifunc", "weakref", "init_priority", "symver",
      "__constructor__", "__destructor__", "__ifunc__", "__weakref__", "__init_priority__", "__symver__"}
@@ -50,9 +52,8 @@ def directives(read: SourceText) -> Iterator[Finding]:
             yield from _include(directive)
         elif name == "pragma":
             yield from _pragma([t.text for t in directive.tokens], directive.line)
+        yield from _pasted(directive)
         for token in directive.tokens:
-            if token.text in {"##", "%:%:"}:
-                yield Finding(directive.line, "pasting", "##", "pastes tokens, which hides names; write them out")
             if name == "define" and token.text in _LATE_ATTRIBUTES:
                 yield Finding(directive.line, "attribute", token.text, "runs code outside forge_launch, behind a macro")
         yield from _operators(directive.tokens)
@@ -60,6 +61,28 @@ def directives(read: SourceText) -> Iterator[Finding]:
     for before, token in zip(read.code, read.code[1:], strict=False):
         if before.text == "import" and (token.kind is Kind.STRING or token.text == "<"):
             yield Finding(before.line, "include", "import", "reads a module while compiling")
+
+
+def _pasted(directive: Directive) -> Iterator[Finding]:
+    """Names that a macro puts together: bad if one of them can be a name that a kernel may not use."""
+    texts = [t.text for t in directive.tokens]
+    end = texts.index(")") if texts[1:2] == ["("] and ")" in texts else 0
+    parameters = {*texts[2:end], "__VA_ARGS__"} if set(texts[2:end]).isdisjoint(_PASTES) else {"__VA_ARGS__"}
+    at = 0
+    while at < len(texts):
+        if texts[at] not in _PASTES or at == 0:
+            at += 1
+            continue
+        operands = [texts[at - 1]]
+        while at + 1 < len(texts) and texts[at] in _PASTES:
+            operands.append(texts[at + 1])
+            at += 2
+        if all(re.fullmatch(r"\w+", o) for o in operands):
+            pattern = re.compile("".join(r"\w*" if o in parameters else re.escape(o) for o in operands))
+            reached = next((n for n in FORBIDDEN_NAMES if pattern.fullmatch(n)), None)
+            what = shown(" ## ".join(operands))
+            why = f"pastes tokens into a name, which could be {reached}; write it out" if reached else "puts a name together"
+            yield Finding(directive.line, "pasting", what, why, rejects=reached is not None)
 
 
 def header_of(tokens: Sequence[Token]) -> str:

@@ -192,7 +192,7 @@ def _class(node: ast.ClassDef, names: Names) -> Iterator[Finding]:
         top = path.split(".")[0]
         if path == "torch.Tensor":
             yield Finding(node.lineno, "subclass", node.name, "is a tensor that can put its work off", rejects=False)
-        elif "." in path and top not in KNOWN:
+        elif names.root(path) is not None and top not in KNOWN:
             yield Finding(node.lineno, "inherits", f"{node.name}({path})", "inherits the computation from elsewhere")
         elif node.name == "ModelNew" and path in names.own:
             yield Finding(node.lineno, "inherits", f"{node.name}({path})", "inherits from another class here", rejects=False)

@@ -31,7 +31,7 @@ MODULES: Mapping[str, Rule] = {
     **_all("late code", "runs code after the call", "atexit sched"),
     **_all("library", "is a library that has the kernels already", """
         flash_attn flashinfer xformers transformer_engine liger_kernel apex deepspeed vllm sglang onnxruntime
-        tensorrt jax cutlass cublas cudnn fla"""),
+        tensorrt jax cublas cudnn fla"""),
     **_all("clock", "reads the clock", "time timeit datetime", rejects=False),
     **_all("threads", "starts threads that may outlive the call", "threading concurrent queue _thread", rejects=False),
     **_all("import", "can hide text", "base64 codecs zlib binascii", rejects=False),
@@ -39,7 +39,7 @@ MODULES: Mapping[str, Rule] = {
 KNOWN = names_in("""
     torch triton numpy math typing functools itertools collections dataclasses enum abc operator contextlib copy
     warnings numbers types string re random struct array statistics fractions decimal cmath logging os sys
-    textwrap __future__ einops numba cuda cupy tilelang helion typing_extensions heapq bisect
+    textwrap __future__ einops numba cuda cutlass cupy tilelang helion typing_extensions heapq bisect
 """)
 """Modules that candidates import for good reasons; some of their parts are below."""
 

@@ -145,3 +145,17 @@ def cuda_call(name: str) -> Word | None:
         if pattern.fullmatch(name):
             return Word(rule, why)
     return Word("contract", "is not among the functions of CUDA that a kernel needs", common=True)
+
+
+FORBIDDEN_NAMES = (
+    *sorted(name for name, word in WORDS.items() if word.rejects),
+    *sorted(LIBRARY_SPACES),
+    *sorted(
+        names_in("""
+        cudaMalloc cudaMallocAsync cudaFree cudaFreeAsync cudaMemcpy cudaMemset cudaDeviceSynchronize cudaStreamSynchronize
+        cudaStreamCreate cudaSetDevice cudaEventRecord cudaGraphLaunch cudaHostRegister cudaIpcOpenMemHandle
+        cudaLaunchHostFunc cuMemAlloc_v2 cuLaunchKernel cuModuleLoadData cublasCreate_v2 cublasSgemm_v2 cublasGemmEx
+        cublasLtMatmul cudnnCreate nvrtcCompileProgram""")
+    ),
+)
+"""Names to try where a macro puts one together; of whole families, the members that somebody would want."""
