@@ -18,6 +18,8 @@ import pytest
 
 REQUIRE_GPU = os.environ.get("TORCH_FORGE_REQUIRE_GPU") == "1"
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+# Tests run side by side, with more threads than cores: those that wait are not to burn a core meanwhile (4 times faster).
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @cache

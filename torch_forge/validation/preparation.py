@@ -49,7 +49,9 @@ class Preparation:
         """All others. artefact: SHA-256 of the built kernel, which decides the hidden sizes."""
         stand_in = self._stand_in(candidate)
         key = ("rest", stand_in.workload, candidate.any_size)
-        hidden = [] if "hidden sizes" in self._off else hidden_cases(stand_in, self._seed, artefact, self._serves(candidate))
+        hidden = []
+        if "hidden sizes" not in self._off and _other_sizes(candidate):
+            hidden = hidden_cases(stand_in, self._seed, artefact, self._serves(candidate))
         return self._once(key, lambda: self._rest(stand_in, candidate)) + self._prepared(hidden)
 
     def dims(self, candidate: Candidate, of: Case) -> list[int] | None:
@@ -96,7 +98,7 @@ class Preparation:
     def _rest(self, problem: Problem, candidate: Candidate) -> list[Prepared]:
         cases = [] if "same pointers" in self._off else pointer_cases(problem, self._seed)
         cases += full_cases(problem, self._seed, sums=reduction_length(problem.graph) > 1, off=self._off)
-        if "other sizes" not in self._off:
+        if "other sizes" not in self._off and _other_sizes(candidate):
             cases += [c for c in resized_cases(problem, self._seed) if self._serves(candidate)(c)]
         if problem is not self.problem and "real size" not in self._off:
             cases.append(real_case(self.problem, self._seed))
@@ -116,6 +118,11 @@ class Preparation:
             found = lower(problem)
             self._lowered[problem.workload] = None if isinstance(found, NotLowered) else found
         return self._lowered[problem.workload]
+
+
+def _other_sizes(candidate: Candidate) -> bool:
+    """Whether it claims to serve any other size than the exact workload's."""
+    return candidate.program is not None or candidate.any_size
 
 
 _DEEP = ("normal", "shifted")
