@@ -25,6 +25,8 @@ def evidence(trial: Trial) -> str:
             return f"It did not compile (exit status {status}).\n{root_errors(log)}"
         case Crashed() | TimedOut():
             return f"The compiler itself failed: {_verdict_text(trial.build)}"
+        case Refused():
+            return f"It was not run. {_verdict_text(trial.build)}"
     if trial.verdict is None:
         return "It compiled and was not run."
     if isinstance(trial.verdict, Passed):
@@ -69,7 +71,8 @@ def _verdict_text(verdict: Mismatch | Crashed | TimedOut | Refused) -> str:
         case TimedOut():
             return f"No answer within {verdict.limit_s:g} seconds; the process was killed.\n{_tail(verdict.log)}".rstrip()
         case Refused():
-            return f"forge_launch returned {verdict.code}: {without_directories(verdict.reason)}"
+            what = f"forge_launch returned {verdict.code}" if verdict.code else f"Refused by the gate {verdict.gate!r}"
+            return f"{what}: {without_directories(verdict.reason)}"
 
 
 def _mismatch(m: Mismatch) -> str:
