@@ -219,6 +219,19 @@ def test_links_in_the_scratch_folder(pool: WorkerPool, secret: Path):
     assert done.log == ""
 
 
+def test_moving_files_in_the_scratch_folder(pool: WorkerPool):
+    assert value(pool, "move", None, whole(pool)) == WORKED
+
+
+def test_caches_of_the_user_are_not_used(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    with WorkerPool(python_path=[SUPPORT, ROOT]) as other:
+        done = run(other, "surroundings", [], whole(other))
+        assert isinstance(done, TaskDone), done
+        assert done.value["environ"]["TRITON_HOME"] == str(done.scratch)
+        assert "TRITON_CACHE_DIR" not in done.value["environ"]
+
+
 def test_system_calls(pool: WorkerPool):
     """All that the filters name are refused, whatever their arguments."""
     known = syscalls.numbers()
@@ -246,7 +259,8 @@ def test_what_a_task_finds(pool: WorkerPool, tmp_path: Path, monkeypatch: pytest
         assert isinstance(done, TaskDone)
         found = done.value
         assert found["environ"]["HOME"] == found["environ"]["TMPDIR"] == str(done.scratch)
-    assert "sk-" not in found["initial"] + str(found["environ"])
+    seen = found["initial"] + str(found["environ"])
+    assert not any(text in seen for text in secrets.values())
     assert found["environ"]["OMP_SCHEDULE"] == "static"
     kinds = sorted(target.split(":")[0] for target in found["descriptors"].values())
     log = str(done.scratch / "log.txt")

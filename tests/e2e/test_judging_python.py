@@ -43,6 +43,18 @@ def test_a_right_function_is_accepted(shop: Workshop):
     assert "result form" in judged.gates.met
 
 
+def test_a_file_with_a_dataclass_is_a_module_like_any_other(shop: Workshop):
+    source = f"""from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Launch:
+    warps: int
+{RIGHT}"""
+    judged = torch_forge.judge(reference, source, SAMPLE, shop=shop, timing=False, without=("sanitizers",))
+    assert judged.accepted, str(judged)
+
+
 WRONG = {
     "torch does the work": ("def candidate(x):\n    return x * 2 + 1\n", "own work"),
     "two results": (RIGHT.replace("return y", "return y, y"), "result form"),

@@ -128,6 +128,14 @@ def make_link(payload: Any, scratch: Path) -> str:
     return _tried(lambda: (scratch / "link").symlink_to(payload))
 
 
+def move(payload: Any, scratch: Path) -> str:
+    """From one folder of the scratch folder to another."""
+    (scratch / "a").mkdir()
+    (scratch / "b").mkdir()
+    (scratch / "a" / "file").touch()
+    return _tried(lambda: (scratch / "a" / "file").replace(scratch / "b" / "file"))
+
+
 def many_processes(payload: Any, scratch: Path) -> int:
     """How many there can be at once, up to ``payload``."""
     count = 0

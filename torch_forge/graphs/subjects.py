@@ -6,6 +6,7 @@ are copied into the same poisoned regions that a native kernel writes into, so t
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class PythonSubject:
         module = types.ModuleType("candidate")
         module.__file__ = path
         text = Path(path).read_text()
+        sys.modules[module.__name__] = module  # dataclasses and typing look a class's module up there
         lock_down()
         exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102 (what is judged; this process is the one to spoil)
         found = next((getattr(module, name) for name in ENTRIES if hasattr(module, name)), None)

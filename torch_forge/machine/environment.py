@@ -33,6 +33,11 @@ _AT_HOME = (
     "LD_PRELOAD",
 )
 """For tasks without foreign code only."""
+_CACHES = (
+    "TRITON_CACHE_DIR", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR",
+    "TORCH_HOME", "CUDA_CACHE_PATH",
+)  # fmt: skip
+"""Folders of the user's that a confined task cannot write to, and is not to read what others have compiled there."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE|AUTH", re.IGNORECASE)
 _OURS = "TORCH_FORGE_"
 
@@ -51,6 +56,7 @@ def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 def scrub(environ: MutableMapping[str, str], *, home: str) -> None:
     """Leave what a confined task may see, with its scratch folder for a home."""
-    for name in [n for n in environ if not _confined(n)]:
+    for name in [n for n in environ if not _confined(n) or n in _CACHES]:
         del environ[name]
     environ["HOME"] = home
+    environ["TRITON_HOME"] = home  # a triton that was imported before has looked up the home there was then

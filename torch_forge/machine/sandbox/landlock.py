@@ -60,19 +60,22 @@ def restrict_tcp() -> None:
     """No binding and no connecting. Raises OSError, also where the kernel is too old to know."""
     if abi() < TCP_ABI:
         raise OSError(f"Landlock ABI {abi()}; TCP rules need {TCP_ABI} (Linux 6.7)")
-    ruleset = call("landlock_create_ruleset", struct.pack("QQQ", 0, 3, 0), 16, 0)
-    try:
-        _restrict(ruleset)
-    finally:
-        os.close(ruleset)
+    _restrict_beside_files(tcp=3)
 
 
 def restrict_signals() -> None:
     """No signals to, and no abstract sockets of, processes outside. Raises OSError, also where the kernel is too old."""
     if abi() < SCOPE_ABI:
         raise OSError(f"Landlock ABI {abi()}; signal rules need {SCOPE_ABI} (Linux 6.12)")
-    ruleset = call("landlock_create_ruleset", struct.pack("QQQ", 0, 0, 3), 24, 0)
+    _restrict_beside_files(scopes=3)
+
+
+def _restrict_beside_files(*, tcp: int = 0, scopes: int = 0) -> None:
+    """A ruleset that is not about files still forbids moving them between folders, unless it says that it may be done."""
+    attributes = struct.pack("QQQ", _REFER, tcp, scopes)
+    ruleset = call("landlock_create_ruleset", attributes, 24 if scopes else 16, 0)
     try:
+        _allow(ruleset, "/", _REFER)
         _restrict(ruleset)
     finally:
         os.close(ruleset)

@@ -19,7 +19,8 @@ _SYSTEM = (
 )  # fmt: skip
 _FOLDERS_OF_LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "COMPILER_PATH")
 _WIDE = ("/", "/tmp", "/var/tmp")  # noqa: S108 -- never to be shown
-_FOLDERS = ("CUDA_HOME", "CUDA_PATH")
+_PLACES = ("CUDA_HOME", "CUDA_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH", "TRITON_LIBCUDA_PATH")
+"""Variables that name a folder or a file."""
 _PACKAGES = ("torch", "numpy", "triton", "nvidia", "torch_forge")
 
 PLAIN_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -39,7 +40,7 @@ def toolchain() -> tuple[str, ...]:
     named += [p for p in sys.path if os.path.basename(p) in {"site-packages", "dist-packages"}]
     for variable in _FOLDERS_OF_LISTS:
         named += os.environ.get(variable, "").split(os.pathsep)
-    named += [os.environ.get(variable, "") for variable in _FOLDERS]
+    named += [os.environ.get(variable, "") for variable in _PLACES]
     return outermost(p for p in named if not is_too_wide(p))
 
 
