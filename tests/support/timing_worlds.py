@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,10 @@ class World:
 
     def confinement(self, **_: Any) -> None:
         """In place of ``WorkerPool.confinement``: nothing runs here."""
+
+    def folder(self, kind: str) -> Path:
+        """In place of ``WorkerPool.folder``."""
+        return Path(tempfile.mkdtemp(prefix=f"torch_forge-test-{kind}-"))
 
     def session(self, task: str, payload: Mapping[str, Any], *, timeout_s: float, scratch: Path, **_: Any) -> Simulated:
         """In place of ``WorkerPool.session``."""

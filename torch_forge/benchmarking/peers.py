@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def peers(
     """
     payload = {"problem": to_plain(problem), "inductor": inductor}
     payload.update(bench_payload(device, seed=seed, budget_s=budget_s, rounds=ROUNDS))
-    scratch = Path(tempfile.mkdtemp(prefix="torch_forge-peers-"))
+    scratch = pool.folder("peers")
     kept = compiler_cache or scratch
     try:
         env = {"TORCHINDUCTOR_CACHE_DIR": str(kept / "inductor"), "TRITON_CACHE_DIR": str(kept / "triton")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -216,7 +215,7 @@ def opened(
     pool: WorkerPool, problem: Problem, contender: Contender, *, device: DeviceInfo, seed: int, limit_s: float, clean: bool
 ) -> Iterator[Remote]:
     """A fresh worker process with eager in it and, unless it is to be clean, the contender."""
-    scratch = Path(tempfile.mkdtemp(prefix="torch_forge-timing-"))
+    scratch = pool.folder("timing")
     payload = {
         "problem": to_plain(problem),
         "device": f"cuda:{device.index}" if device.type == "cuda" else "cpu",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,6 +22,7 @@ from torch_forge.caching.journal import Journal, journal_path
 from torch_forge.caching.store import Contents, DirectoryStore, ShippedStore, Store
 from torch_forge.errors import CacheError
 from torch_forge.machine.files import remove_tree
+from torch_forge.machine.leftovers import owned_folder
 from torch_forge.records.entry import SCHEMA, AnyEntry, CacheEntry, CacheKey, Environment, KeptEntry
 from torch_forge.records.program import Lowered
 from torch_forge.records.session import RegionResult
@@ -292,7 +292,7 @@ def _shared_store(shared: Path | Shared) -> DirectoryStore:
 
 def _session_dir() -> Path:
     """A private directory deleted when this process, not a fork of it, exits."""
-    path = Path(tempfile.mkdtemp(prefix="torch_forge-"))
+    path = owned_folder()
     owner = os.getpid()
     atexit.register(lambda: remove_tree(path) if os.getpid() == owner else None)
     return path

@@ -38,6 +38,8 @@ CUDA_FLAGS = (
     "-U__CUDA_NO_BFLOAT16_CONVERSIONS__", "-U__CUDA_NO_HALF2_OPERATORS__",
 )  # fmt: skip
 GLUE_FLAGS = ("-O2",)
+COMPILER_BYTES = 16 << 30
+"""Address space that a compiler may take: ten times what one needs, and less than would stop the machine."""
 
 _gate = Gate()
 """Builds of this process pass together; one whose compiler ran out of memory is repeated alone."""
@@ -135,7 +137,15 @@ def _in_worker(
     """Compilers read whatever a source names, so they are confined as the candidate itself is."""
     confine = pool.confinement(compilers=True, readable=toolchain.readable)
     environment = _environment(staging)
-    return pool.run(f"{TASKS}:build", payload, timeout_s=timeout_s, env=environment, scratch=staging, confine=confine)
+    return pool.run(
+        f"{TASKS}:build",
+        payload,
+        timeout_s=timeout_s,
+        env=environment,
+        scratch=staging,
+        memory_bytes=COMPILER_BYTES,
+        confine=confine,
+    )
 
 
 def _result(candidate: Candidate, name: str, outcome: TaskDone | TaskDied | TaskExpired, staging: Path) -> Outcome:

@@ -25,6 +25,8 @@ LOCKED, NOT_LOCKED = b"L", b"U"
 """From a confined task, which tells its pid (FORKED) itself too: whether all of its sandbox is on, before foreign code."""
 TASK, CONFINED_TASK, GATE = b"t", b"c", b"g"
 """What a parent is asked to fork; with two descriptors (channel and watch), or for the gate with its control socket."""
+LEAVE = b"l"
+"""To a parent: end, the client sees to the files. Without it the client has died."""
 
 
 def send_frame(channel: socket.socket, value: object) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
+from torch_forge.machine.files import remove_tree
+from torch_forge.machine.leftovers import owned_folder
 from torch_forge.machine.process import run
 
 CHECK_TIMEOUT_S = 120.0
@@ -19,9 +19,15 @@ _COMPLAINT = re.compile(r"error|fatal|cannot|not found|no such|killed|does not|f
 
 def compile_problem(command: Sequence[str], source: str, name: str) -> str:
     """Why ``command`` cannot compile ``source``, written to a file ``name``, into a file; one line, empty if it can."""
-    with tempfile.TemporaryDirectory(prefix="torch_forge-check-") as folder:
-        Path(folder, name).write_text(source)
-        done = run((*command, name, "-o", "check.out"), cwd=Path(folder), timeout_s=CHECK_TIMEOUT_S, env=ENGLISH)
+    try:
+        folder = owned_folder()
+        try:
+            (folder / name).write_text(source)
+            done = run((*command, name, "-o", "check.out"), cwd=folder, timeout_s=CHECK_TIMEOUT_S, env=ENGLISH)
+        finally:
+            remove_tree(folder)
+    except OSError as error:
+        return f"its trial could not begin: {error.strerror or error}"
     if done.ok:
         return ""
     if done.timed_out:

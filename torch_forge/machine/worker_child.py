@@ -148,7 +148,7 @@ def _prepare(request: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limits.lower(resource.RLIMIT_FSIZE, FILE_BYTES)
     if request["memory_bytes"] is not None:
-        limits.lower(resource.RLIMIT_AS, request["memory_bytes"])
+        limits.lower(resource.RLIMIT_AS, limits.address_space_bytes() + request["memory_bytes"])
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")  # if memory runs out, this process goes, not the user's
     os.environ.pop("OPENBLAS_NUM_THREADS", None)  # set by worker_client.py for the parent only

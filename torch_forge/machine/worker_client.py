@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch_forge.errors import WorkerError
 from torch_forge.machine.environment import passed_on
-from torch_forge.machine.frames import CONFINED_TASK, GATE, TASK
+from torch_forge.machine.frames import CONFINED_TASK, GATE, LEAVE, TASK
 from torch_forge.machine.watched import KILL_TIMEOUT_S, Watched
 from torch_forge.machine.worker_main import READY_BYTES
 
@@ -138,6 +138,8 @@ class ParentProcess:
 
     def stop(self) -> None:
         """Hang up and wait; killed if it does not end by itself. Twice does no harm."""
+        with contextlib.suppress(OSError):
+            self._control.send(LEAVE, socket.MSG_DONTWAIT)
         for control in filter(None, (self._gate, self._control)):
             with contextlib.suppress(OSError):
                 control.shutdown(socket.SHUT_RDWR)  # a process that ours has forked may hold a copy of the descriptor

@@ -15,13 +15,13 @@ import gc
 import importlib
 import json
 import os
-import shutil
 import socket
 import sys
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torch_forge.machine.leftovers import remove_for_good
 from torch_forge.machine.sandbox.paths import toolchain
 from torch_forge.machine.worker_gate import open_gate
 from torch_forge.machine.worker_parent import Parent
@@ -39,19 +39,30 @@ def main() -> NoReturn:
         _preload(options["preload"])
     except Exception as error:  # process boundary: the client raises it
         traceback.print_exc()
-        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode()[:READY_BYTES])
+        _say(control, {"error": f"{type(error).__name__}: {error}"}, options["root"])
         os._exit(1)
-    control.send(json.dumps({"pid": os.getpid()}).encode())
+    _say(control, {"pid": os.getpid()}, options["root"])
     toolchain()  # asked once, here, where everything is imported; the answer is inherited
     # The parent pid is polled because a process that the client forked may keep the socket open; PR_SET_PDEATHSIG will not
     # do, it fires when the *thread* that started us ends.
     parent = Parent(control, client_lives=lambda: os.getppid() == options["client"], open_gate=open_gate)
     try:
         parent.serve()
+        parent.kill_all()
+        if not parent.dismissed:
+            remove_for_good(Path(options["root"]))
     finally:
         parent.kill_all()
-        shutil.rmtree(options["root"], ignore_errors=True)
         os._exit(0)
+
+
+def _say(control: socket.socket, message: dict[str, Any], root: str) -> None:
+    """Tell the client; the end of this process, and of the root, if there is none any more."""
+    try:
+        control.send(json.dumps(message).encode()[:READY_BYTES])
+    except OSError:
+        remove_for_good(Path(root))
+        os._exit(1)
 
 
 def _preload(modules: list[str]) -> None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from torch_forge.machine.frames import CONFINED_TASK, ENDED, FORKED, GATE, NOT_FORKED, NOTE
+from torch_forge.machine.frames import CONFINED_TASK, ENDED, FORKED, GATE, LEAVE, NOT_FORKED, NOTE
 from torch_forge.machine.sandbox.namespaces import PidNamespaces
 from torch_forge.machine.worker_child import child
 
@@ -48,6 +48,8 @@ class Parent:
         namespaces: PidNamespaces | None = None,
     ) -> None:
         """open_gate: what a fork of this process runs to be the gate. namespaces: for the children, in the gate."""
+        self.dismissed = False
+        """The client asked it to leave, and lives."""
         self._control = control
         self._client_lives, self._open_gate, self._namespaces = client_lives, open_gate, namespaces
         self._tasks: dict[int, _Task] = {}
@@ -87,7 +89,8 @@ class Parent:
     def _accept(self) -> bool:
         """Fork a child for the next message; False if the client hung up."""
         message, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
-        if not message:
+        if not message or message == LEAVE:
+            self.dismissed = message == LEAVE
             return False
         if len(descriptors) != (1 if message == GATE else 2):  # ours ran out; the client sees its sockets close
             for descriptor in descriptors:

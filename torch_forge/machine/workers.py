@@ -25,6 +25,7 @@ from typing import Any
 from torch_forge.errors import SandboxError, WorkerError
 from torch_forge.machine.ended_tasks import Outcome, TaskDied, TaskDone, TaskExpired, outcome_of
 from torch_forge.machine.files import private_dir, remove_tree
+from torch_forge.machine.leftovers import owned_folder, remove_for_good, sweep
 from torch_forge.machine.sandbox.survey import survey
 from torch_forge.machine.sessions import Reply, Session, SessionEnded
 from torch_forge.machine.watched import Ended, Watched
@@ -33,6 +34,12 @@ from torch_forge.records.codec import to_plain
 from torch_forge.records.sandbox import LAYERS, PIDS, ROOT, Confinement, SandboxReport
 
 __all__ = ["Outcome", "Reply", "Session", "SessionEnded", "TaskDied", "TaskDone", "TaskExpired", "WorkerPool"]
+
+
+ROOM = "Make room on the disk for temporary files, or set TMPDIR to a directory on a larger one."
+
+ROOM_BYTES = 1 << 20
+"""With less than this a worker cannot even say what it did."""
 
 
 class WorkerPool:
@@ -87,7 +94,26 @@ class WorkerPool:
                 self._parent.stop()
                 self._parent = None
             if self._root is not None:
-                remove_tree(self._root)
+                remove_for_good(self._root)
+
+    def folder(self, kind: str) -> Path:
+        """A new private folder, gone when the pool is closed or this process ends, in whatever way it does.
+
+        Raises WorkerError if the disk takes none.
+        """
+        self._after_fork()
+        with self._lock:
+            try:
+                return private_dir(self._rooted() / f"{kind}-{secrets.token_hex(6)}")
+            except OSError as error:
+                raise WorkerError(f"no folder for a worker can be made: {error}", advice=ROOM) from error
+
+    def demand_room(self) -> None:
+        """Where a task has failed: raises WorkerError if the disk is full now that its files are gone."""
+        with self._lock:
+            free = shutil.disk_usage(self._rooted()).free
+        if free < ROOM_BYTES:
+            raise WorkerError("the disk for temporary files is full: No space left on device", advice=ROOM)
 
     def run(
         self,
@@ -103,8 +129,9 @@ class WorkerPool:
         """Call ``task`` (``package.module:function``) as ``function(payload, scratch)`` in a fresh child process.
 
         payload and result are plain JSON. The child works in ``scratch``, prints into a log there, and sees only the
-        variables that ``environment.py`` names plus ``env`` (None unsets). memory_bytes limits its address space; not for
-        CUDA, which reserves far more than it uses. confine: as ``confinement`` gives it, for a task that runs foreign code.
+        variables that ``environment.py`` names plus ``env`` (None unsets). memory_bytes: so much more address space than it
+        begins with, each program that it starts likewise; not for CUDA, which reserves far more than it uses. confine: as
+        ``confinement`` gives it, for a task that runs foreign code.
         Raises WorkerError if no worker can be started or the pool is closed, SandboxError if a layer cannot be put on.
         """
         request = self._request(task, payload, timeout_s, env, scratch, memory_bytes, confine)
@@ -213,7 +240,7 @@ class WorkerPool:
     ) -> dict[str, Any]:
         """What the child is sent first."""
         self._after_fork()
-        directory = self._new_scratch() if scratch is None else private_dir(scratch).absolute()
+        directory = self.folder("task") if scratch is None else private_dir(scratch).absolute()
         return {
             "task": task,
             "payload": payload,
@@ -255,23 +282,18 @@ class WorkerPool:
         if self._parent is None or not self._parent.alive():
             if self._parent is not None:
                 self._parent.stop()
-            if self._root is None:
-                self._root = self._make_root()
-            private_dir(self._root)  # a parent that was shut down on its own account removes it
-            self._parent = ParentProcess(self._preload, self._python_path, self._root)
-            weakref.finalize(self, _finalize, self._parent, os.getpid(), self._root)
+            self._parent = ParentProcess(self._preload, self._python_path, self._rooted())
+            weakref.finalize(self, _stop, self._parent, os.getpid())  # before the root goes: last in, first out
         return self._parent
 
-    def _make_root(self) -> Path:
-        base = private_dir(self._scratch_root) if self._scratch_root is not None else Path(tempfile.gettempdir())
-        return Path(tempfile.mkdtemp(prefix="torch_forge-", dir=base.absolute()))
-
-    def _new_scratch(self) -> Path:
-        with self._lock:
-            if self._root is None:
-                self._root = self._make_root()
-            root = self._root
-        return private_dir(root / secrets.token_hex(6))
+    def _rooted(self) -> Path:
+        """The folder of all that this pool puts on the disk; the parent process removes it if ours is killed."""
+        if self._root is None:
+            base = private_dir(self._scratch_root) if self._scratch_root is not None else Path(tempfile.gettempdir())
+            sweep(base)  # where both were killed
+            self._root = owned_folder(base)
+            weakref.finalize(self, _remove, self._root, os.getpid())
+        return private_dir(self._root)
 
     def _after_fork(self) -> None:
         """A process that the owner forked must not talk over the owner's sockets: it gets a parent process of its own."""
@@ -279,11 +301,16 @@ class WorkerPool:
             self._reset()
 
 
-def _finalize(parent: ParentProcess, owner: int, root: Path) -> None:
+def _stop(parent: ParentProcess, owner: int) -> None:
     """At garbage collection or exit of a pool nobody closed; not in processes that its owner forked."""
     if owner == os.getpid():
         parent.stop()
-        shutil.rmtree(root, ignore_errors=True)
+
+
+def _remove(root: Path, owner: int) -> None:
+    """As ``_stop``, and after it."""
+    if owner == os.getpid():
+        remove_for_good(root)
 
 
 def _torch_threads() -> int:

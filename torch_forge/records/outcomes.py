@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch_forge.records.kernels import BuildFailed, Built, Candidate
+from torch_forge.records.kernels import BuildFailed, Built, Candidate, Origin
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,15 @@ class Trial:
         return min(self.comparisons, key=lambda c: c.candidate.median_us, default=None)
 
     @property
+    def doubtful(self) -> bool:
+        """Whether the machine may be to blame: a template's kernel, known to be right elsewhere, ran out of time, memory or
+        disk. Such a failure decides nothing beyond this run.
+        """
+        return self.candidate.origin in {Origin.TEMPLATE, Origin.SHIPPED} and (
+            _starved(self.build) or _starved(self.verdict)
+        )
+
+    @property
     def outcome(self) -> str:
         """One word for counting: ``passed``, ``mismatch``, ``crashed``, ``timed out``, ``refused``, ``not built``."""
         if isinstance(self.build, Refused):
@@ -151,6 +161,24 @@ class Trial:
             Passed: "passed", Mismatch: "mismatch", Crashed: "crashed", TimedOut: "timed out", Refused: "refused",
         }  # fmt: skip
         return names[type(self.verdict)] if self.verdict is not None else "not run"
+
+
+_KILLED = -9
+"""Exit status of what got SIGKILL: nobody but the kernel, when memory runs out, or the owner of the machine sends it."""
+_EXHAUSTED = re.compile(
+    r"No space left on device|Disk quota exceeded|Cannot allocate memory|MemoryError|Too many open files"
+)
+
+
+def _starved(end: Built | BuildFailed | Verdict | None) -> bool:
+    match end:
+        case TimedOut():
+            return True
+        case Crashed():
+            return end.exit_status == _KILLED or _EXHAUSTED.search(end.log) is not None
+        case BuildFailed():
+            return end.exit_status == _KILLED
+    return False
 
 
 @dataclass(frozen=True)

@@ -77,9 +77,9 @@ class Case:
         )
 
     def record(self, trial: Trial) -> None:
-        """Note a finished trial; a failed one also in the journal, so that a run after a kill does not repeat it."""
+        """Note a finished trial; one that failed for good also in the journal: a run after a kill does not repeat it."""
         self.trials.append(trial)
-        if not isinstance(trial.verdict, Passed):
+        if not isinstance(trial.verdict, Passed) and not trial.doubtful:
             self.journal.append(trial)
         best = trial.best
         self.shop.progress.candidate(trial.outcome, best.candidate.median_us if best else None)

@@ -78,10 +78,11 @@ def _inductor_us(case: Case, won: Comparison) -> tuple[float | None, str]:
 def kept(
     case: Case, the_plan: Plan, best: Trial | None, verdict: str, why: str, *, inductor_us: float | None = None
 ) -> Forged:
-    """Nothing is installed; remembered unless the search was cut short."""
+    """Nothing is installed; remembered unless the search was cut short or the machine may be to blame."""
     result = _result(case, the_plan, best, verdict, why, inductor_us)
     cache = case.shop.cache
-    if cache is not None and case.shop.toolchain is not None and not case.deadline.passed:
+    doubtful = case.deadline.passed or any(trial.doubtful for trial in case.trials)
+    if cache is not None and case.shop.toolchain is not None and not doubtful:
         cache.keep(case.shop.key(case.problem), case.problem.workload, result)
     return Forged(case.problem, result)
 

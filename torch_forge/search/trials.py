@@ -40,10 +40,11 @@ def search(
     """Every candidate that the deadline allows; the fastest that is also right on the thorough cases."""
     if author is not None:
         case.shop.demand_sandbox()
+    case.trials += case.journal.trials
     if start is not None:
         _try_start(case, judge, start)
     if not _satisfied(case, start) and use_templates and case.form is not None:
-        seen = {t.candidate.digest for t in case.trials} | set(case.journal.finished)
+        seen = {t.candidate.digest for t in case.trials}
         proposed = [c for c in candidates(case.problem, case.form, case.shop.device) if c.digest not in seen]
         for built in _built(case, proposed):
             _try(case, judge, built)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 import platform
-import shutil
-import tempfile
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,7 +53,6 @@ class Workshop:
     cache: Cache | None
     """None where the cache is switched off or cannot be trusted."""
     pool: WorkerPool
-    staging: Path
     progress: Progress
     registry: Registry = REGISTRY
     notes: list[str] = field(default_factory=list)
@@ -75,20 +72,21 @@ class Workshop:
             cache = _or_note(
                 lambda: Cache(settings, shipped=shipped, environment=environment(info)), CacheError, settings, notes
             )
-        staging = Path(tempfile.mkdtemp(prefix="torch_forge-build-"))
-        shop = cls(
+        return cls(
             settings,
             info,
             policy,
             toolchain,
             cache,
             WorkerPool(preload=PRELOADED, sandbox=settings.sandbox),
-            staging,
             progress or QuietProgress(),
             notes=notes,
         )
-        weakref.finalize(shop, shutil.rmtree, staging, ignore_errors=True)
-        return shop
+
+    @cached_property
+    def staging(self) -> Path:
+        """Where builds go; made when it is first asked for, so that a warm start needs no room on the disk."""
+        return self.pool.folder("build")
 
     def can_build(self) -> bool:
         """Whether the compilers work: asked before the first build, by a build, so that a warm start does not pay for it.
@@ -127,7 +125,6 @@ class Workshop:
     def close(self) -> None:
         """End the workers and drop what was not installed."""
         self.pool.close()
-        shutil.rmtree(self.staging, ignore_errors=True)
 
     def __enter__(self) -> Workshop:  # noqa: PYI034 (Self needs Python 3.11)
         return self

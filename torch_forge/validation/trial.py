@@ -7,7 +7,6 @@ were through are judged, and the others are run again.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +26,9 @@ from torch_forge.validation.gates import Evidence, first_verdict, read_journal
 TASK = "torch_forge.validation.tasks:run_candidate"
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
 """Variables that say where torch and triton keep what they compile."""
+SPARE_BYTES = 4 << 30
+"""Address space that a CPU candidate may take besides what its tensors and threads do."""
+THREAD_BYTES = 256 << 20
 MAX_DEATHS = 3
 """After so many dead workers the configs that are left share the last verdict."""
 
@@ -67,7 +69,7 @@ class Trial:
         found: dict[int, Found] = {}
         left, deaths = list(configs), 0
         while left:
-            scratch = Path(tempfile.mkdtemp(prefix="torch_forge-judge-"))
+            scratch = self.pool.folder("judge")
             try:
                 outcome = self._in_worker(left, scratch)
                 notes = _Notes.read(scratch)
@@ -77,6 +79,7 @@ class Trial:
             left = [c for c in left if c not in found]
             if not left:
                 break
+            self.pool.demand_room()
             deaths += 1
             case, running = notes.running
             guilty = [running] if running in left and deaths < MAX_DEATHS else left
@@ -101,7 +104,16 @@ class Trial:
         confine = self.pool.confinement(cuda=self.device.type == "cuda", compilers=python, readable=(self.built.library,))
         limit_s = self._limit_s(len(configs))
         env = {name: str(scratch / "caches") for name in CACHES} if python else {}
-        return self.pool.run(TASK, payload, timeout_s=limit_s, env=env, scratch=scratch, confine=confine)
+        memory_bytes = None if python or self.device.type == "cuda" else self._memory_bytes()
+        return self.pool.run(
+            TASK, payload, timeout_s=limit_s, env=env, scratch=scratch, memory_bytes=memory_bytes, confine=confine
+        )
+
+    def _memory_bytes(self) -> int:
+        """Generous for what an honest run takes: every tensor many times over, a stack and an arena for each thread."""
+        graphs = [p.case.problem.graph for p, _ in self.cases]
+        tensors = max(sum(s.numel * s.itemsize for s in (*g.inputs, *g.output_specs)) for g in graphs)
+        return SPARE_BYTES + torch.get_num_threads() * THREAD_BYTES + 32 * tensors + self.built.candidate.workspace_bytes
 
     def _limit_s(self, configs: int) -> float:
         """Generous for what an honest run takes: starting CUDA, drawing inputs, kernels many times slower than eager."""

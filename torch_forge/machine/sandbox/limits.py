@@ -31,6 +31,12 @@ def bound_processes() -> None:
     lower(resource.RLIMIT_NPROC, MAX_PROCESSES)
 
 
+def address_space_bytes() -> int:
+    """Size of this process's address space: what is mapped, used or not."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
 def pids_can_be_few() -> bool:
     """Whether the largest pid belongs to a pid namespace here. Before Linux 6.14 it was the whole machine's."""
     found = re.match(r"(\d+)\.(\d+)", os.uname().release)
