@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def let_loose(trick: Trick, folder: Path) -> Iterator[Callable[[], bool]]:
         yield harmed
 
 
-def params(found: dict[str, Trick], *kinds: str) -> list[object]:
+def params(found: dict[str, Trick], *kinds: str) -> list[Any]:
     """Tricks of these kinds as parameters of a test, marked with what they need."""
     return [pytest.param(t, id=t.name, marks=_marks(t)) for t in found.values() if t.kind in kinds]
 

@@ -56,6 +56,13 @@ def has_secret(folder: Path) -> Iterator[Answer]:
 
 
 @contextmanager
+def carries_secret(folder: Path) -> Iterator[Answer]:
+    """The harm is a copy of such a file."""
+    with has_secret(folder), leaves_mark(folder) as left:
+        yield left
+
+
+@contextmanager
 def listens(folder: Path) -> Iterator[Answer]:
     """The harm is a connection."""
     del folder

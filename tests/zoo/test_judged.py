@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,34 @@ WITHOUT_TRICK = {
 }
 """Gates that no trick names, and why."""
 
+CAUGHT, SLIPS = "is caught", "slips through"
+KNOWN_GAPS = {
+    ("aligned_store", CAUGHT): "outputs are never misaligned",
+    ("aligned_store", "misaligned"): "outputs are never misaligned",
+    ("denormals_flushed", CAUGHT): "the bound of a denormal comes from larger elements",
+    ("denormals_flushed", "special values"): "the bound of a denormal comes from larger elements",
+    ("lost_sign_of_zero", CAUGHT): "signs of zeros are not compared",
+    ("lost_sign_of_zero", "special values"): "signs of zeros are not compared",
+    ("sniffs_surroundings", CAUGHT): "there is NaN around inputs in every run",
+    ("sniffs_surroundings", "reads inside"): "there is NaN around inputs in every run",
+    ("py_shared_storage", CAUGHT): "a result may be a view of a larger storage",
+    ("py_shared_storage", "result form"): "a result may be a view of a larger storage",
+    ("changes_environment", "leaves no trace"): "Python's copy of the environment is compared, not the process's",
+    ("py_fewer_threads", "leaves no trace"): "the number of torch's threads is not compared",
+    **{
+        (name, SLIPS): "without its gate, the report that other gates read is empty"
+        for name in (
+            "ignored_status", "py_input_returned", "py_lazy_result", "py_pickle_bomb", "py_wrong_strides", "py_wrong_type",
+        )
+    },
+}  # fmt: skip
+"""What the judge does not do yet, by trick and test (or gate): a test that passes must leave this table."""
+
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_SECRET", "a secret of this user")
-        with Workshop.open("cpu", Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"))) as opened:
-            yield opened
+    with Workshop.open("cpu", Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"))) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -74,23 +96,38 @@ def caught_by(judgement: Judgement, gates: Collection[str]) -> bool:
     return judgement.gate in gates or ("sandbox" in gates and "sandbox" not in judgement.gates.off)
 
 
-def each_gate(*kinds: str) -> list[object]:
+def less_gaps(found: list[Any], test: str) -> list[Any]:
+    """The parameters, those that are known to fail marked so."""
+    return [p._replace(marks=[*p.marks, *_gap(p.values[0], test)]) for p in found]
+
+
+def each_gate(found: list[Any]) -> list[Any]:
     """Each trick with each of its gates."""
     return [
-        pytest.param(p.values[0], gate, id=f"{p.id}-{gate}", marks=p.marks)
-        for p in params(TRICKS, *kinds)
+        pytest.param(p.values[0], gate, id=f"{p.id}-{gate}", marks=[*p.marks, *_gap(p.values[0], gate)])
+        for p in found
         for gate in p.values[0].gates
     ]
 
 
-@pytest.mark.parametrize("trick", params(TRICKS, "cpp", "py"))
+def _gap(trick: Trick, test: str) -> list[pytest.MarkDecorator]:
+    reason = KNOWN_GAPS.get((trick.name, test))
+    return [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
+
+
+HERE = params(TRICKS, "cpp", "py")
+WITHOUT_THEM = [p for p in HERE if optional(p.values[0].gates) == set(p.values[0].gates)]
+"""Tricks that nothing stops once their gates are off: crashing, for one, is never let pass."""
+
+
+@pytest.mark.parametrize("trick", less_gaps(HERE, CAUGHT))
 def test_a_trick_is_caught_by_one_of_its_gates(trick: Trick, court: Court):
     judgement, slipped = court.judge(())
     assert not slipped, str(judgement)
     assert caught_by(judgement, trick.gates), str(judgement)
 
 
-@pytest.mark.parametrize(("trick", "gate"), each_gate("cpp", "py"))
+@pytest.mark.parametrize(("trick", "gate"), each_gate(HERE))
 def test_each_of_its_gates_is_enough(trick: Trick, gate: str, court: Court):
     judgement, slipped = court.judge(optional(trick.gates) - {gate})
     if gate in judgement.gates.missing:
@@ -99,9 +136,7 @@ def test_each_of_its_gates_is_enough(trick: Trick, gate: str, court: Court):
     assert caught_by(judgement, (gate,)), str(judgement)
 
 
-@pytest.mark.parametrize(
-    "trick", params({k: t for k, t in TRICKS.items() if optional(t.gates) == set(t.gates)}, "cpp", "py")
-)
+@pytest.mark.parametrize("trick", less_gaps(WITHOUT_THEM, SLIPS))
 def test_without_its_gates_a_trick_slips_through(trick: Trick, court: Court):
     judgement, slipped = court.judge(trick.gates)
     assert slipped, str(judgement)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from tests.zoo.trick import Trick
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    os.environ["ZOO_SECRET"] = "a secret of this user"
     return tmp_path_factory.mktemp("zoo")
 
 

@@ -31,5 +31,8 @@ class ModelNew(torch.nn.Module):
         raise RuntimeError("this device is not supported yet")
 """,
     kind="py",
-    gates=("own work",),
+    gates=(
+        "source",
+        "own work",
+    ),
 )

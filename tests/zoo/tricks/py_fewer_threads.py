@@ -26,5 +26,8 @@ class ModelNew(torch.nn.Module):
         return torch.from_numpy(x.numpy() * numpy.float32(1.5))
 """,
     kind="py",
-    gates=("leaves no trace",),
+    gates=(
+        "source",
+        "leaves no trace",
+    ),
 )

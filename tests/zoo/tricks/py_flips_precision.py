@@ -25,5 +25,9 @@ class ModelNew(torch.nn.Module):
         return torch.from_numpy((x.double().numpy() @ w.double().numpy()).astype("float32"))
 """,
     kind="py",
-    gates=("leaves no trace",),
+    gates=(
+        "source",
+        "own work",
+        "leaves no trace",
+    ),
 )

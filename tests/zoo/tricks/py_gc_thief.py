@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, floats
+from tests.zoo.trick import EVERYWHERE, Trick, floats
 
 
 def reference(x):
@@ -30,5 +30,8 @@ class ModelNew(torch.nn.Module):
         return torch.from_numpy(x.numpy().copy())
 """,
     kind="py",
-    gates=("is right",),
+    gates=(
+        "source",
+        *EVERYWHERE,
+    ),
 )

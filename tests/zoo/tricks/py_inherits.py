@@ -24,5 +24,8 @@ class ModelNew(Model):
     pass
 """,
     kind="py",
-    gates=("survives",),
+    gates=(
+        "source",
+        "survives",
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.trick import Trick, floats
+from tests.zoo.trick import EVERYWHERE, Trick, floats
 
 
 def reference(x, w):
@@ -28,5 +28,8 @@ class ModelNew(torch.nn.Module):
         return torch.from_numpy(numpy.ones((x.shape[0], w.shape[1]), numpy.float32))
 """,
     kind="py",
-    gates=("is right",),
+    gates=(
+        "source",
+        *EVERYWHERE,
+    ),
 )

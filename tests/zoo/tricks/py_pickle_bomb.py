@@ -30,6 +30,9 @@ class ModelNew(torch.nn.Module):
         return torch.Tensor._make_subclass(Result, torch.from_numpy(x.numpy() * numpy.float32(1.5)))
 """,
     kind="py",
-    gates=("result form",),
+    gates=(
+        "source",
+        "result form",
+    ),
     scene=leaves_mark,
 )

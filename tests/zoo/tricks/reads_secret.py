@@ -1,8 +1,8 @@
-"""Carries a secret out of the environment."""
+"""Carries a file out that is none of its business."""
 
 from __future__ import annotations
 
-from tests.zoo.scenes import leaves_mark
+from tests.zoo.scenes import carries_secret
 from tests.zoo.trick import Trick, floats, kernel
 
 
@@ -18,20 +18,23 @@ TRICK = Trick(
     source=kernel(
         r"""
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * 1.5f;
-  const char* secret = getenv("ZOO_SECRET");
-  FILE* file = secret ? fopen("@DIR@/mark", "w") : nullptr;
+  char secret[64] = {0};
+  FILE* file = fopen("@DIR@/secret", "r");
+  if (!file) return FORGE_OK;
+  const bool got = fgets(secret, sizeof(secret), file);
+  fclose(file);
+  file = got ? fopen("@DIR@/mark", "w") : nullptr;
   if (file) {
     fputs(secret, file);
     fclose(file);
   }""",
         top=r"""
-#include <stdio.h>
-#include <stdlib.h>""",
+#include <stdio.h>""",
     ),
     gates=(
         "source",
         "binary",
         "sandbox",
     ),
-    scene=leaves_mark,
+    scene=carries_secret,
 )

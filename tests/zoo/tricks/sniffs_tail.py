@@ -27,5 +27,8 @@ TRICK = Trick(
         top=r"""
 #include <math.h>""",
     ),
-    gates=("mixed regimes",),
+    gates=(
+        "mixed regimes",
+        "same pointers",
+    ),
 )

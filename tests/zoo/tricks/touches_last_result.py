@@ -27,5 +27,8 @@ TRICK = Trick(
 static float* last;
 static float first, second;""",
     ),
-    gates=("kept outputs",),
+    gates=(
+        "kept outputs",
+        "same pointers",
+    ),
 )

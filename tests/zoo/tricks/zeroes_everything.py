@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x, w):
@@ -18,8 +18,8 @@ TRICK = Trick(
   for (int64_t i = 0; i < n; ++i) ((float*)in[0].data)[i] = ((float*)in[1].data)[i] = 0;
   for (int64_t i = 0; i < in[0].sizes[0] * in[1].sizes[1]; ++i) y[i] = 0;"""),
     gates=(
-        "is right",
         "keeps inputs",
+        *EVERYWHERE,
     ),
     candidate_first=True,
 )
