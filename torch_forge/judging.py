@@ -32,7 +32,7 @@ from torch_forge.records.sandbox import SandboxReport
 from torch_forge.records.timing import Confirmation
 from torch_forge.search.workshop import Workshop, environment
 from torch_forge.settings import Settings
-from torch_forge.validation.inspection import refused_binary, refused_source
+from torch_forge.validation.inspection import NO_BINARY, refused_binary, refused_source
 from torch_forge.validation.judge import Judge
 from torch_forge.validation.sanitize import SanitizerReport
 
@@ -322,7 +322,7 @@ class _Court:
         missing: Mapping[str, str] | None = None,
         confirmation: Confirmation | None = None,
     ) -> Judgement:
-        missing = missing or {}
+        missing = dict(missing or {}) | ({"binary": NO_BINARY} if NO_BINARY and "binary" not in self.off else {})
         failed = getattr(trial.verdict if isinstance(trial.build, Built) else trial.build, "gate", "")
         failed = "builds" if isinstance(trial.build, BuildFailed) else failed
         names = [g.name for g in GATES if self.timing or g.stage is not Stage.TIMED]

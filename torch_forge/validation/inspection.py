@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection
 
 from torch_forge.records.kernels import Built, Candidate
@@ -10,6 +11,8 @@ from torch_forge.validation.static.binary import binary_reasons
 from torch_forge.validation.static.python import python_reasons
 from torch_forge.validation.static.source import source_reasons
 
+NO_BINARY = "" if importlib.util.find_spec("elftools") else "pyelftools is not installed"
+"""Why the gate "binary" is not available here; empty if it is."""
 _SHOWN = 5
 """Reasons that are spelled out."""
 
@@ -25,7 +28,7 @@ def refused_source(candidate: Candidate, off: Collection[str] = ()) -> Refused |
 
 def refused_binary(built: Built, off: Collection[str] = ()) -> Refused | None:
     """Why the built object is not loaded; None if it has nothing that it should not. Python candidates have none."""
-    if "binary" in off or built.candidate.call is not None:
+    if "binary" in off or built.candidate.call is not None or NO_BINARY:
         return None
     size_bytes = len(built.candidate.source.encode())
     return _refused(binary_reasons(built.library, built.candidate.backend, source_bytes=size_bytes), "binary")

@@ -62,6 +62,10 @@ class SanitizerReport:
     """Wall time of all builds and runs."""
 
 
+DETACHED = "before first instrumented API call"
+"""A tool did not find what it is to watch, which is neither's fault."""
+
+
 def sanitize(
     built: Built,
     config: int,
@@ -85,30 +89,56 @@ def sanitize(
     if word := AWARE.search(candidate.source.replace("\\\n", "")):
         return SanitizerReport((), {}, Refused(0, f"its source says {word[0]}, which is about sanitizers", GATE), 0.0)
     runs = sorted(runs, key=lambda run: run.nbytes)
-    scratch = Path(tempfile.mkdtemp(prefix="torch_forge-sanitize-", dir=private_dir(staging_root).absolute()))
-    try:
-        files = [f"run{k}.bin" for k in range(len(runs))]
-        for name, run in zip(files, runs, strict=True):
-            used = 0 if run.case.misaligned else config
+    held = _Bay(built, config, tuple(runs), toolchain, pool, staging_root, timeout_s, device)
+    report = held.run()
+    detached = any(DETACHED in why for why in report.missing.values())
+    return held.run() if detached and report.finding is None else report
+
+
+@dataclass(frozen=True)
+class _Bay:
+    """One config, its cases, and where they are looked at."""
+
+    built: Built
+    config: int
+    runs: tuple[SanitizerRun, ...]
+    toolchain: Toolchain
+    pool: WorkerPool
+    staging_root: Path
+    timeout_s: float
+    device: torch.device
+
+    def run(self) -> SanitizerReport:
+        """Once, with all tools."""
+        cuda = self.built.candidate.backend == "cuda"
+        scratch = Path(tempfile.mkdtemp(prefix="torch_forge-sanitize-", dir=private_dir(self.staging_root).absolute()))
+        try:
+            commands = self._commands(scratch, cuda)
+            if not commands.tools:
+                return SanitizerReport((), commands.missing, None, 0.0)
+            payload = {"builds": commands.builds, "tools": commands.tools, "limit_s": self.timeout_s}
+            confine = _confinement(self.pool, self.toolchain, commands, cuda=cuda)
+            limit_s = self.timeout_s + GRACE_S
+            outcome = self.pool.run(TASK, payload, timeout_s=limit_s, env=ENVIRONMENT, scratch=scratch, confine=confine)
+        finally:
+            remove_tree(scratch)
+        if isinstance(outcome, TaskDone):
+            return _weighed(outcome, commands, tuple(run.case.name for run in self.runs), self.timeout_s)
+        return _without_answer(outcome, commands)
+
+    def _commands(self, scratch: Path, cuda: bool) -> Commands:
+        candidate = self.built.candidate
+        files = [f"run{k}.bin" for k in range(len(self.runs))]
+        for name, run in zip(files, self.runs, strict=True):
+            used = 0 if run.case.misaligned else self.config
             write_run(scratch / name, run, config=used, workspace_bytes=candidate.workspace_bytes)
-        if candidate.backend == "cuda":
-            commands = device_commands(built.library, toolchain, files, device.index or 0)
-        else:
+        if not cuda:
             (scratch / "kernel.cpp").write_text(candidate.source)
-            commands = host_commands(toolchain, files)
-        if commands.tools and candidate.backend == "cuda" and pool.sandbox_required:
-            commands = Commands(missing=dict.fromkeys(commands.tools, "it cannot work in the sandbox that is required"))
-        if not commands.tools:
-            return SanitizerReport((), commands.missing, None, 0.0)
-        payload = {"builds": commands.builds, "tools": commands.tools, "limit_s": timeout_s}
-        confine = _confinement(pool, toolchain, commands, cuda=candidate.backend == "cuda")
-        limit_s = timeout_s + GRACE_S
-        outcome = pool.run(TASK, payload, timeout_s=limit_s, env=ENVIRONMENT, scratch=scratch, confine=confine)
-    finally:
-        remove_tree(scratch)
-    if isinstance(outcome, TaskDone):
-        return _weighed(outcome, commands, tuple(run.case.name for run in runs), timeout_s)
-    return _without_answer(outcome, commands)
+            return host_commands(self.toolchain, files)
+        commands = device_commands(self.built.library, self.toolchain, files, self.device.index or 0)
+        if commands.tools and self.pool.sandbox_required:
+            return Commands(missing=dict.fromkeys(commands.tools, "it cannot work in the sandbox that is required"))
+        return commands
 
 
 def _confinement(pool: WorkerPool, toolchain: Toolchain, commands: Commands, *, cuda: bool) -> Confinement | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,9 @@ from torch_forge.validation.cases import Case
 HOST_TOOL = "asan+ubsan"
 """One process with both."""
 DEVICE_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-FIRST_PORT = 49152
-"""A tool talks to what it watches over a local port, the first free one of ten: four tools at once take ten each."""
+PORTS = range(20_000, 60_000, 40)
+"""A tool talks to what it watches over a local port, the first free one of ten: four tools at once take ten each. Where they
+begin is drawn, since two of them that meet at one port, of two processes that judge, do not find what they watch (H200)."""
 LAUNCHES = 2
 THREADS = 3
 """More than one, and few sizes are a multiple of it: every boundary between threads is met."""
@@ -101,6 +103,7 @@ def device_commands(library: str, toolchain: Toolchain, files: Sequence[str], de
     flags = ["-std=c++17", "-O1", "-DFORGE_CUDA", f"-I{INCLUDE}", f"-I{home}/include"]
     link = [str(runtime), f"-Wl,-rpath,{runtime.parent}", "-ldl"]
     driver = [*toolchain.cxx_command, *flags, str(DRIVER), "-o", "driver", *link]
+    first_port = secrets.choice(PORTS)
     tools = {}
     for k, tool in enumerate(DEVICE_TOOLS):
         filled = "0" if tool == "initcheck" else "1"
@@ -111,7 +114,7 @@ def device_commands(library: str, toolchain: Toolchain, files: Sequence[str], de
             tool,
             *_options(tool, note),
             "--port",
-            str(FIRST_PORT + 10 * k),
+            str(first_port + 10 * k),
             "--log-file",
             f"{tool}.report",
             *launch,

@@ -169,7 +169,9 @@ def _device_words(block: Sequence[str], buffers: Sequence[Buffer]) -> str:
             words[0] += f" and {match[1]} access at {match[2]}" + (f" ({_base(match[3])})" if match[3] else "")
         elif match := re.match(r"by (thread .+)$", line):
             words.append(match[1])
-        elif (match := re.match(r"Address (0x[0-9a-f]+)\b(.*)$", line)) and (place := _place(int(match[1], 16), buffers)):
+        elif (match := re.match(r"(?:Address|Access (?:at|to)) (0x[0-9a-f]+)\b(.*)$", line)) and (
+            place := _place(int(match[1], 16), buffers)
+        ):
             words.append(f"{place}{' (misaligned)' if 'misaligned' in match[2] else ''}")
     return ", ".join(words)
 

@@ -29,8 +29,8 @@ from torch_forge.validation.traces import Snapshot, held_bytes, leaked
 JOURNAL = "journal.jsonl"
 PATTERNS = (NAN_BYTE, PLAIN_BYTE)
 """What outputs are full of before the first and the second run."""
-_HEAD_START_CYCLES = 200_000
-"""The stream is kept busy this long before the inputs are written: a launch on any other stream comes too early."""
+_HEAD_START_CYCLES = 2_000_000
+"""The stream is kept busy this long (1 ms) before the inputs are written: a launch on any other stream comes too early."""
 _REMEMBERED = 4
 """Distinct results of one case kept to recognise equal ones, in copies of the outputs."""
 KEPT = 3
@@ -216,8 +216,6 @@ class _Bench:
             yield key, _checksum(outputs) == checksum
 
     def _once(self, launch: Run, pattern: int) -> tuple[list[Placed], int]:
-        if self.stream is not None:
-            torch.cuda._sleep(_HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
         if self.conditions.poisoned and isinstance(self.subject, PythonSubject):
             self._poison_free_memory(pattern)
         guarded = self.conditions.guarded
@@ -226,6 +224,9 @@ class _Bench:
             placed.tensor.copy_(value)
         if self.workspace is not None:
             self.workspace.fill_(pattern)
+        if self.stream is not None:
+            # Everything that takes the host long is behind us: the launch must come while the stream is still busy.
+            torch.cuda._sleep(_HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
         for target, source in zip(self.arena, self.pristine, strict=True):
             target.region.copy_(source.region)
         code = launch([p.tensor for p in outputs])
