@@ -213,12 +213,16 @@ class Arena:
         return left
 
     def _folders(self) -> list[str]:
-        """The lanes' locks stay; what a run leaves that is killed before its workers have started goes with the next run."""
-        return [p.name for p in self.temporary.iterdir() if not p.name.startswith("torch_forge-lanes") and not of_a_start(p)]
+        """What a run leaves that is killed before its workers have started goes with the next run."""
+        return [p.name for p in self._own() if not of_a_start(p)]
 
     def swept(self) -> list[str]:
         """Folders that are left in spite of a next run."""
-        return [p.name for p in self.temporary.iterdir() if not p.name.startswith("torch_forge-lanes")]
+        return [p.name for p in self._own()]
+
+    def _own(self) -> list[Path]:
+        """What is ours and not there to stay, as the lanes' locks are."""
+        return [p for p in self.temporary.glob("torch_forge-*") if not p.name.startswith("torch_forge-lanes")]
 
     def damaged(self) -> list[str]:
         store = DirectoryStore(self.cache)

@@ -118,6 +118,19 @@ def allocate(payload: Any, scratch: Path) -> Any:
     return len(bytearray(payload))
 
 
+def grow(payload: Any, scratch: Path) -> Any:
+    """Write one byte far into a file, then one beyond what any file may have; sparse, so that it costs no room."""
+    written = 0
+    with open(scratch / "grows", "wb", buffering=0) as file:
+        try:
+            for at in (1 << 20, 1 << 40):
+                file.seek(at)
+                written += file.write(b"x")
+        except OSError as error:
+            return {"error": error.strerror, "bytes": written}
+    return {"error": "", "bytes": written}
+
+
 def device_facts(payload: Any, scratch: Path) -> Any:
     """The CPU's type, why there is no GPU, and whether CUDA was touched for the former."""
     import torch

@@ -20,6 +20,7 @@ from torch_forge.compilation.jobs import Gate
 from torch_forge.errors import ToolchainError
 from torch_forge.machine.cuda_toolkit import gencode_flags
 from torch_forge.machine.files import private_dir, remove_tree, sha256_file
+from torch_forge.machine.leftovers import demand_room
 from torch_forge.machine.toolchain import Toolchain, find_ninja
 from torch_forge.machine.workers import TaskDied, TaskDone, TaskExpired, WorkerPool
 from torch_forge.records.kernels import BuildFailed, Built, Candidate
@@ -51,7 +52,8 @@ def build(candidate: Candidate, toolchain: Toolchain, pool: WorkerPool, *, stagi
     """Compile one candidate and load it once in a worker. Thread-safe.
 
     staging_root: where a private directory is made; it holds the library if the candidate was built and is gone otherwise.
-    Raises ToolchainError if the machine is to blame, so that no other candidate would build either.
+    Raises ToolchainError if the machine is to blame, so that no other candidate would build either; WorkerError if its
+    disk is.
     """
     with _gate.shared():
         outcome = _build_once(candidate, toolchain, pool, staging_root, timeout_s)
@@ -61,6 +63,8 @@ def build(candidate: Candidate, toolchain: Toolchain, pool: WorkerPool, *, stagi
     if isinstance(outcome, BuildFailed) and (advice := diagnose.environmental(outcome.log)):
         reason = diagnose.root_cause(outcome.log)
         raise ToolchainError(f"the {candidate.backend} compiler cannot build:\n{reason}", advice=advice)
+    if not isinstance(outcome, Built):
+        demand_room(staging_root)  # there was none for the compiler's own words either
     return outcome
 
 
@@ -120,8 +124,8 @@ def _build_once(
     name = identifier(f"{candidate.name}_{candidate.digest}")
     staging = _staging(staging_root, name)
     payload = _kernel_payload(name, candidate, toolchain)
-    outcome = _in_worker(payload, toolchain, pool, staging, timeout_s)
     try:
+        outcome = _in_worker(payload, toolchain, pool, staging, timeout_s)
         result = _result(candidate, name, outcome, staging)
     except BaseException:
         remove_tree(staging)

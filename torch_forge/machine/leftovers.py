@@ -10,14 +10,20 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
+from torch_forge.errors import WorkerError
 from torch_forge.machine.files import remove_tree
 
 REMOVAL_S = 10.0
 """How long a folder may resist because something that was killed still writes to it."""
+
+ROOM = "Make room on the disk for temporary files, or set TMPDIR to a directory on a larger one."
+ROOM_BYTES = 1 << 20
+"""With less than this on the disk neither a compiler nor a worker can even say what went wrong."""
 
 _NAME = re.compile(r"torch_forge-([0-9a-f]{8})-(\d+)-\w+")
 
@@ -49,6 +55,12 @@ def remove_for_good(path: Path) -> None:
     while path.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
         remove_tree(path)
+
+
+def demand_room(folder: Path) -> None:
+    """Where something has failed and its files are gone: raises WorkerError if the disk of ``folder`` is full even so."""
+    if shutil.disk_usage(folder).free < ROOM_BYTES:
+        raise WorkerError("the disk for temporary files is full: No space left on device", advice=ROOM)
 
 
 def alive(pid: int) -> bool:

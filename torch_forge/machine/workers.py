@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 import threading
@@ -25,7 +24,7 @@ from typing import Any
 from torch_forge.errors import SandboxError, WorkerError
 from torch_forge.machine.ended_tasks import Outcome, TaskDied, TaskDone, TaskExpired, outcome_of
 from torch_forge.machine.files import private_dir, remove_tree
-from torch_forge.machine.leftovers import owned_folder, remove_for_good, sweep
+from torch_forge.machine.leftovers import ROOM, owned_folder, remove_for_good, sweep
 from torch_forge.machine.sandbox.survey import survey
 from torch_forge.machine.sessions import Reply, Session, SessionEnded
 from torch_forge.machine.watched import Ended, Watched
@@ -34,12 +33,6 @@ from torch_forge.records.codec import to_plain
 from torch_forge.records.sandbox import LAYERS, PIDS, ROOT, Confinement, SandboxReport
 
 __all__ = ["Outcome", "Reply", "Session", "SessionEnded", "TaskDied", "TaskDone", "TaskExpired", "WorkerPool"]
-
-
-ROOM = "Make room on the disk for temporary files, or set TMPDIR to a directory on a larger one."
-
-ROOM_BYTES = 1 << 20
-"""With less than this a worker cannot even say what it did."""
 
 
 class WorkerPool:
@@ -107,13 +100,6 @@ class WorkerPool:
                 return private_dir(self._rooted() / f"{kind}-{secrets.token_hex(6)}")
             except OSError as error:
                 raise WorkerError(f"no folder for a worker can be made: {error}", advice=ROOM) from error
-
-    def demand_room(self) -> None:
-        """Where a task has failed: raises WorkerError if the disk is full now that its files are gone."""
-        with self._lock:
-            free = shutil.disk_usage(self._rooted()).free
-        if free < ROOM_BYTES:
-            raise WorkerError("the disk for temporary files is full: No space left on device", advice=ROOM)
 
     def run(
         self,

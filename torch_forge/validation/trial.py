@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_forge.machine.leftovers import demand_room
 from torch_forge.machine.workers import Outcome, TaskDied, TaskDone, WorkerPool
 from torch_forge.records.codec import to_plain
 from torch_forge.records.kernels import Built
@@ -79,7 +80,7 @@ class Trial:
             left = [c for c in left if c not in found]
             if not left:
                 break
-            self.pool.demand_room()
+            demand_room(scratch.parent)
             deaths += 1
             case, running = notes.running
             guilty = [running] if running in left and deaths < MAX_DEATHS else left
@@ -99,6 +100,7 @@ class Trial:
             "closely": self.closely,
             "call": self.built.candidate.call,
             "own_work": "own work" not in self.off,
+            "lenient": "result form" in self.off,
         }
         python = self.built.candidate.call is not None  # it may bring source of its own to compile
         confine = self.pool.confinement(cuda=self.device.type == "cuda", compilers=python, readable=(self.built.library,))

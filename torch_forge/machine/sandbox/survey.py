@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -53,9 +52,13 @@ def _survey(pool: WorkerPool) -> SandboxReport:
         return SandboxReport(missing=dict.fromkeys(LAYERS, "only on Linux, on x86-64 or aarch64"))
     missing = dict(pool.namespaces_missing())
     layers = tuple(name for name in LAYERS if name not in missing)
-    with tempfile.NamedTemporaryFile(prefix="torch_forge-secret-") as secret:
-        payload = {"secret": secret.name, "pid": os.getpid()}
+    folder = pool.folder("secret")
+    try:
+        (folder / "secret").touch()
+        payload = {"secret": str(folder / "secret"), "pid": os.getpid()}
         outcome = pool.run(TASK, payload, timeout_s=TIMEOUT_S, confine=Confinement(layers, exploring=True))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     if not isinstance(outcome, TaskDone):
         return SandboxReport(missing=dict.fromkeys(LAYERS, f"the task that tries the layers ended with {outcome}"))
     missing = {**outcome.value, **missing}
