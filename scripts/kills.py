@@ -350,6 +350,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=3, choices=(1, 2, 3))
+    parser.add_argument(
+        "--longest", type=float, metavar="S", help="latest moment of a kill (default: as long as a run takes)"
+    )
     parser.add_argument("--brief", action="store_true", help="without sanitizers and timing protocol; kills come early")
     arguments = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -361,7 +364,7 @@ def main() -> int:
         began_s = time.monotonic()
         statuses = [alone.run()]
         report.alone_s = round(time.monotonic() - began_s, 1)
-        longest_s = report.alone_s / (2 if arguments.brief else 1)
+        longest_s = arguments.longest or report.alone_s / (2 if arguments.brief else 1)
         kill_again_and_again(killed, report, arguments.kills, longest_s, random.Random(arguments.seed))
         statuses.append(killed.run())
         logs = [arena.log.read_text() for arena, status in zip((alone, killed), statuses, strict=True) if status]
