@@ -205,7 +205,8 @@ def _where(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
 @handles("relu.default")
 def _relu(b: Builder, node: Node, _: int, index: tuple[Affine, ...]) -> Value:
     out = node.outputs[0].dtype
-    return b.op("max", *operands_at(b, node, node.args[:1], index), 0, dtype=out, compute=compute_type(out))
+    # Zero first: of two equal operands the second is taken, and relu(-0.0) is -0.0.
+    return b.op("max", 0, *operands_at(b, node, node.args[:1], index), dtype=out, compute=compute_type(out))
 
 
 @handles("isnan.default", "isinf.default")

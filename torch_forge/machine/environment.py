@@ -5,6 +5,7 @@ Names are listed, not forbidden ones left out: an API key is nothing that a kern
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Mapping, MutableMapping
 
@@ -45,6 +46,15 @@ _OURS = "TORCH_FORGE_"
 def _confined(name: str) -> bool:
     known = name in _RUNNING or name in _COMPILING or name.startswith(_FAMILIES)
     return known and not name.startswith(_OURS) and not _SECRET.search(name)
+
+
+def process_environment() -> list[bytes]:
+    """The C library's own ``environ``, sorted: what ``setenv`` in native code changes and ``os.environ`` does not show."""
+    table = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    found: list[bytes] = []
+    while (entry := table[len(found)]) is not None:
+        found.append(entry)
+    return sorted(found)
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:

@@ -102,11 +102,16 @@ def _compare_floats(
         bound = torch.where(r_class == 0, allowed, 64 * unit * e64.abs())
         target = torch.where(r_class == 0, error, (c64 - e64).abs_())
         beyond = (c_class == 0) & ~((target <= bound) | near_eager)
-        bad = wrong_class | beyond
+        # A zero that is exact in eager has eager's sign; what was added up may cancel to either.
+        zeros = (c64 == 0) & (e64 == 0) & (r == 0) & (torch.signbit(r) == torch.signbit(e64))
+        wrong_sign = (
+            zeros & (torch.signbit(c64) != torch.signbit(e64)) if expected.rule.terms == 1 else torch.zeros_like(zeros)
+        )
+        bad = wrong_class | beyond | wrong_sign
         number = int(bad.sum())
         if number and first is None:
             at = int(bad.to(torch.uint8).argmax())
-            why = "not finite where it must be, or the reverse" if bool(wrong_class[at]) else _beyond(target[at], bound[at])
+            why = _why(bool(wrong_class[at]), bool(wrong_sign[at]), target[at], bound[at])
             first = (start + at, why)
         bad_count += number
         if number and not all_of_it:
@@ -124,7 +129,11 @@ def _compare_floats(
     return _mismatch(actual, expected, case, output, first, bad_count)
 
 
-def _beyond(error: torch.Tensor, bound: torch.Tensor) -> str:
+def _why(wrong_class: bool, wrong_sign: bool, error: torch.Tensor, bound: torch.Tensor) -> str:
+    if wrong_class:
+        return "not finite where it must be, or the reverse"
+    if wrong_sign:
+        return "a zero of the wrong sign"
     return f"error {float(error):.3g}, at most {float(bound):.3g}"
 
 

@@ -72,9 +72,15 @@ def allowed_error(
     # The sum of the magnitudes of the terms is at most sqrt(terms) * sensitivity (Cauchy-Schwarz) and at least the result.
     of_sums = (4 + rule.growth) * rule.accumulated
     backward = sensitivity * (4 * rule.stored + rule.terms**0.5 * of_sums)
-    around = envelope(torch.maximum(error, backward), reference)
+    own = torch.maximum(error, backward)
+    around = envelope(own, reference)
     rounding = reference.abs().mul_(rule.stored + of_sums).nan_to_num_(0.0, 0.0, 0.0)
-    denormal = float(torch.finfo(getattr(torch, rule.dtype)).smallest_normal) * 2 * DTYPES[rule.dtype].unit_roundoff
+    tiny = float(torch.finfo(getattr(torch, rule.dtype)).smallest_normal)
+    denormal = tiny * 2 * DTYPES[rule.dtype].unit_roundoff
+    if rule.terms == 1:
+        # Where eager keeps a denormal, larger elements' errors do not excuse taking it for zero.
+        kept = (reference != 0) & (reference.abs() < tiny) & (error <= EAGER_FACTOR * denormal)
+        around = torch.where(kept, torch.minimum(around, own + 4 * denormal), around)
     allowed = around.add_(rounding).add_(denormal)
     return allowed if rule.dtype == "float64" else allowed.mul_(1 + 2.0**-20).float()
 

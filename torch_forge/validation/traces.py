@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from torch_forge.machine.environment import process_environment
+
 _RESIDENT_SLACK_BYTES = 16 << 20
 """Allocators keep some of what was freed."""
 
@@ -29,7 +31,7 @@ class Snapshot:
         return cls(
             len(os.listdir("/proc/self/task")),
             len(os.listdir("/proc/self/fd")),
-            _digest(repr(sorted(os.environ.items())).encode()),
+            _digest(b"\0".join(process_environment())),
             os.getcwd(),
             _torch_state(),
             _digest(torch.get_rng_state().numpy().tobytes()),
