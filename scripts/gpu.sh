@@ -28,6 +28,7 @@ case $what in judge | all)  # what stands between a kernel and "accepted": the s
   export TORCH_FORGE_REQUIRE_GPU=1
   pytest=("$python" -m pytest -m gpu -q --no-header -p no:cacheprovider -rfE --tb=short --durations=8)
   run sandbox "${pytest[@]}" tests/gpu/test_sandbox_gpu.py
+  run faults "${pytest[@]}" tests/gpu/test_faults_gpu.py
   run sanitize "${pytest[@]}" tests/gpu/test_sanitize_gpu.py
   run timing "${pytest[@]}" tests/gpu/test_timing_gpu.py
   run judged "${pytest[@]}" tests/gpu/test_judge_gpu.py
