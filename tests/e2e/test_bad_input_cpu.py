@@ -31,7 +31,9 @@ X = OneRegion.SHAPE
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings.resolve({}, cache_dir=tmp_path / "cache", budget_s=600.0, progress="off", peers="eager")
+    return Settings.resolve(
+        {"TORCH_FORGE_TIMING": "brief"}, cache_dir=tmp_path / "cache", budget_s=600.0, progress="off", peers="eager"
+    )
 
 
 def runs_as_before(model: nn.Module, x: Tensor) -> bool:

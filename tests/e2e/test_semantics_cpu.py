@@ -92,7 +92,13 @@ class Tuned:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings.resolve({}, cache_dir=tmp_path_factory.mktemp("cache"), budget_s=600.0, progress="off", peers="eager")
+    return Settings.resolve(
+        {"TORCH_FORGE_TIMING": "brief"},
+        cache_dir=tmp_path_factory.mktemp("cache"),
+        budget_s=600.0,
+        progress="off",
+        peers="eager",
+    )
 
 
 @pytest.fixture(scope="module")

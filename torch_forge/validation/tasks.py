@@ -37,8 +37,8 @@ KEPT = 3
 """Results of the first cases that are looked at again after all others."""
 REPEATS = 8
 """Further runs on the inputs of the first case."""
-_LEAK_CALLS, _LEAK_S = 200, 0.5
-"""At most so many calls, and about so long, are spent on looking for a leak."""
+_LEAK_CALLS, _LEAK_S, _LEAK_LOOKS = 240, 0.5, 4
+"""At most so many calls, and about so long, are spent on looking for a leak, in so many portions."""
 
 
 def run_candidate(payload: dict[str, Any], scratch: Path) -> dict[str, Any]:
@@ -168,15 +168,16 @@ class _Bench:
         outputs, _ = self._once(launch, NAN_BYTE)
         tensors = [p.tensor for p in outputs]
         launch(tensors)
-        before_bytes, calls, end = held_bytes(self.device), 0, time.monotonic() + _LEAK_S
-        while calls < _LEAK_CALLS and time.monotonic() < end:
-            launch(tensors)
-            calls += 1
-            if self.stream is not None and calls % 16 == 0:
+        held, calls = [held_bytes(self.device)], 0
+        for _ in range(_LEAK_LOOKS):
+            calls, end = 0, time.monotonic() + _LEAK_S / _LEAK_LOOKS
+            while calls < _LEAK_CALLS // _LEAK_LOOKS and time.monotonic() < end:
+                launch(tensors)
+                calls += 1
+            if self.stream is not None:
                 self.stream.synchronize()
-        if self.stream is not None:
-            self.stream.synchronize()
-        leak = leaked(before_bytes, held_bytes(self.device), calls)
+            held.append(held_bytes(self.device))
+        leak = leaked(held, calls)
         return found + ([leak] if leak else [])
 
     def run(self, number: int, config: int) -> dict[str, Any]:

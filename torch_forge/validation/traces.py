@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import torch
 
 from torch_forge.machine.environment import process_environment
 
-_RESIDENT_SLACK_BYTES = 16 << 20
+_RESIDENT_SLACK_BYTES = 8 << 20
 """Allocators keep some of what was freed."""
 
 
@@ -83,9 +85,12 @@ def held_bytes(device: torch.device) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def leaked(before_bytes: int, after_bytes: int, calls: int) -> str | None:
-    """Why the growth over so many calls is a leak; None if it is not."""
-    growth = after_bytes - before_bytes
-    if growth <= _RESIDENT_SLACK_BYTES:
+def leaked(held_bytes: Sequence[int], calls: int) -> str | None:
+    """Why the growth from one measurement to the next, with so many calls in between, is a leak; None if it is not.
+
+    A leak shows every time. Other processes on a GPU come and go.
+    """
+    growth = min(after - before for before, after in itertools.pairwise(held_bytes))
+    if growth * (len(held_bytes) - 1) <= _RESIDENT_SLACK_BYTES:
         return None
-    return f"{growth >> 20} MiB more memory are held after {calls} calls"
+    return f"at least {growth >> 10} KiB more memory are held after every {calls} calls"

@@ -35,9 +35,6 @@ __global__ void work(const float* x, float* y, int64_t n) {
 static cudaGraphExec_t recorded;""",
     ),
     kind="cu",
-    gates=(
-        "source",
-        "same pointers",
-    ),
+    gates=("source", "same pointers", "writes everything"),
     needs=("gpu",),
 )

@@ -25,6 +25,6 @@ __global__ void work(const float* x, float* y, int64_t n) {
 }""",
     ),
     kind="cu",
-    gates=("is right",),
+    gates=("is right", "same pointers"),
     needs=("gpu",),
 )

@@ -27,6 +27,6 @@ __global__ void work(const float* x, float* y, int64_t n) {
 }""",
     ),
     kind="cu",
-    gates=("is right",),
+    gates=("is right", "special values"),
     needs=("gpu",),
 )

@@ -30,11 +30,7 @@ __global__ void work(const float* x, float* y, int64_t n) {
 static cudaStream_t own;""",
     ),
     kind="cu",
-    gates=(
-        "source",
-        "writes everything",
-        "clocks agree",
-    ),
+    gates=("source", "writes everything", "clocks agree", "same pointers"),
     timing=True,
     needs=("gpu",),
 )

@@ -27,9 +27,6 @@ __global__ void work(const float* x, float* y, int64_t n) {
 }""",
     ),
     kind="cu",
-    gates=(
-        "repeats",
-        "sanitizers",
-    ),
+    gates=("repeats", "sanitizers", "special values"),
     needs=("gpu",),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -21,6 +22,8 @@ _FOLDERS_OF_LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH
 _WIDE = ("/", "/tmp", "/var/tmp")  # noqa: S108 -- never to be shown
 _PLACES = ("CUDA_HOME", "CUDA_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH", "TRITON_LIBCUDA_PATH")
 """Variables that name a folder or a file."""
+_COMPILERS = ("cc", "gcc", "g++", "clang")
+"""Programs that Python packages start by name (triton compiles its launchers); they may be installed anywhere."""
 _PACKAGES = ("torch", "numpy", "triton", "nvidia", "torch_forge")
 
 PLAIN_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -41,6 +44,7 @@ def toolchain() -> tuple[str, ...]:
     for variable in _FOLDERS_OF_LISTS:
         named += os.environ.get(variable, "").split(os.pathsep)
     named += [os.environ.get(variable, "") for variable in _PLACES]
+    named += [p for name in _COMPILERS if (program := shutil.which(name)) for p in installation(program)]
     return outermost(p for p in named if not is_too_wide(p))
 
 

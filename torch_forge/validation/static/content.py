@@ -52,13 +52,20 @@ def _code(library: Library, index: int, section: Section) -> Iterator[Finding]:
         yield Finding(0, "system call", name, why, rejects=proven)
 
 
+_DELETES = re.compile(r"_Zd[la]P")
+_RUNTIME = re.compile(r"_Z(?:d[la]|n[wa]|St|NSt|NKSt|T[ISV]|GTt)|__cxa_|__gxx_|__dynamic_cast")
+
+
 def _names(library: Library) -> Iterator[Finding]:
     exported = [s for s in library.dynamic_symbols if s.section and s.bind in {"STB_GLOBAL", "STB_LOOS"} and s.visible]
     if not any(s.name == ENTRY_POINT and s.type == "STT_FUNC" for s in exported):
         yield Finding(0, "entry point", ENTRY_POINT, "is not exported as a function")
+    whole = any(s.name.startswith("__cxa_throw") for s in exported)
     for symbol in exported:
         if symbol.name != ENTRY_POINT and stands_in(symbol.name):
-            yield Finding(0, "export", symbol.name, "is defined here and is what other libraries look for")
+            # A g++ that links its runtime into every library leaves that in it; loaded locally, it serves nobody else.
+            ours = (_RUNTIME if whole else _DELETES).match(symbol.name) is None
+            yield Finding(0, "export", symbol.name, "is defined here and is what other libraries look for", rejects=ours)
 
 
 def _data(library: Library, source_bytes: int | None) -> Iterator[Finding]:
