@@ -21,12 +21,25 @@ def reset_persisting_l2() -> bool:
     return bool(limited == 0 and driver.cuCtxResetPersistingL2Cache() == 0)
 
 
+_LIMITS = range(7)
+"""Stack, printf buffer, heap, device runtime (2), L2 fetch granularity, persisting L2."""
+
+
+def device_limits() -> tuple[int, ...]:
+    """The limits of the current CUDA context, which outlive a kernel that changes them; -1 for one that is not there."""
+    driver, value = _driver(), ctypes.c_size_t()
+    if driver is None:
+        return ()
+    return tuple(value.value if driver.cuCtxGetLimit(ctypes.byref(value), limit) == 0 else -1 for limit in _LIMITS)
+
+
 @cache
 def _driver() -> ctypes.CDLL | None:
     """The driver that torch has loaded already; None where it is too old (before CUDA 11)."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         driver.cuCtxSetLimit.restype = driver.cuCtxResetPersistingL2Cache.restype = ctypes.c_int
+        driver.cuCtxGetLimit.restype = ctypes.c_int
     except (OSError, AttributeError):
         return None
     return driver

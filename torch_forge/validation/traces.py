@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from torch_forge.machine.environment import process_environment
+from torch_forge.machine.l2 import device_limits
 
 _RESIDENT_SLACK_BYTES = 8 << 20
 """Allocators keep some of what was freed."""
@@ -27,6 +28,8 @@ class Snapshot:
     directory: str
     torch_state: tuple[object, ...]
     random_state: str
+    limits: tuple[int, ...]
+    """Of the CUDA context."""
 
     @classmethod
     def take(cls) -> Snapshot:
@@ -37,6 +40,7 @@ class Snapshot:
             os.getcwd(),
             _torch_state(),
             _digest(torch.get_rng_state().numpy().tobytes()),
+            device_limits() if torch.cuda.is_initialized() else (),  # type: ignore[no-untyped-call]
         )
 
     def differences(self, later: Snapshot, *, threads: bool) -> list[str]:
@@ -53,6 +57,8 @@ class Snapshot:
         found += [f"torch: {b} instead of {a}" for a, b in zip(self.torch_state, later.torch_state, strict=True) if a != b]
         if later.random_state != self.random_state:
             found.append("torch's random generator has moved")
+        if later.limits != self.limits:
+            found.append(f"limits of the device are {later.limits} instead of {self.limits}")
         return found
 
 
