@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Kill one tuning run again and again, and see whether anything is lost: ``kills.py [--kills N] [--seed S]``.
 
-A few tiny problems are tuned twice. The first run is left alone; the second is killed at random moments, with SIGKILL,
-SIGTERM or SIGHUP, and started again, and in the end it is left alone too. After every kill: no process and no folder of the
-run is left, every entry of the cache is sound, and the journals hold what they held. In the end: both runs have stored the
-same kernels, all of them right, and nothing that the journal knew to fail was tried again. Which candidate is fastest is
-made up, a function of its source, so that no clock decides who wins; all else is as always.
+A few tiny problems are tuned, first by a run that is left alone; then by one that is killed at random moments, with SIGKILL,
+SIGTERM or SIGHUP, and started again until it has decided everything; then with an empty cache again, until there were enough
+kills. After every kill: no process and no folder of the run is left, every entry of the cache is sound, the journals hold
+what they held, and nothing that they knew to fail was tried again. Whenever everything is decided: the same kernels are
+stored as by the run that was left alone, and in the end they are all right. Which candidate is fastest is made up, a
+function of its source, so that no clock decides who wins; all else is as always.
 
 Prints one JSON object; exit status 1 if ``problems`` in it is not empty.
 """
@@ -20,6 +21,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -83,6 +85,9 @@ class Report:
     """What happened."""
 
     kills: list[dict[str, Any]] = field(default_factory=list)
+    """Of runs that would have gone on."""
+    finished: int = 0
+    """Times that everything was decided in spite of them."""
     problems: list[str] = field(default_factory=list)
     alone_s: float = 0.0
     """Of the run that was left alone."""
@@ -243,6 +248,10 @@ class Arena:
         """Name of a journal -> candidates in it."""
         return {p.name: set(Journal(p).finished) for p in (self.cache / JOURNALS).glob("*/*.jsonl")}
 
+    def forget(self) -> None:
+        """Begin again with nothing."""
+        shutil.rmtree(self.cache)
+
     def built(self) -> list[str]:
         """Digests of what was handed to the compiler, in order."""
         return self.tried.read_text().split() if self.tried.exists() else []
@@ -272,31 +281,44 @@ def command_of(pid: str) -> str:
         return ""
 
 
-def kill_again_and_again(arena: Arena, report: Report, kills: int, longest_s: float, rng: random.Random) -> None:
-    """The runs that are killed, and what has to hold after each."""
-    journals: dict[str, set[str]] = {}
-    for number in range(kills):
+def kill_again_and_again(alone: Arena, killed: Arena, report: Report, kills: int, longest_s: float, seed: int) -> None:
+    """Runs that are killed or come to their end, and what has to hold after each; the last one is left alone."""
+    rng, journals, number, status = random.Random(seed), dict[str, set[str]](), 0, -1
+    while len(report.kills) < kills or status != 0:
         after_s, how = rng.uniform(0, longest_s), rng.choice(SIGNALS)
-        before = len(arena.built())
-        status = arena.run(after_s, how)
-        again = set(arena.built()[before:]) & {c for known in journals.values() for c in known}
-        now, decided = arena.failed(), arena.decided()
-        lost = {
-            name: before - now.get(name, set())
-            for name, before in journals.items()
-            if not any(workload in name for workload in decided) and before - now.get(name, set())
-        }
-        found = {
-            "left": arena.left(),
-            "damaged": arena.damaged(),
-            "lost from a journal": sorted(map(str, lost.items())),
-            "tried again": sorted(again),
-            "ended by itself": [] if status in {0, -how} else [f"status {status}"],
-        }
-        report.problems += [f"kill {number}: {what}: {'; '.join(those)}" for what, those in found.items() if those]
-        failed = sum(len(known) for known in now.values())
-        report.kills.append({"after_s": round(after_s, 2), "status": status, "decided": len(decided), "failed": failed})
-        journals = now
+        before = len(killed.built())
+        status = killed.run(after_s, how) if len(report.kills) < kills else killed.run()
+        problems = after_a_run(killed, journals, set(killed.built()[before:]))
+        problems += [] if status in {0, -how} else [f"ended with status {status}: {killed.log.read_text()[-2000:]}"]
+        journals = killed.failed()
+        if status == 0:
+            problems += compare(alone, killed)
+            report.finished += 1
+            if len(report.kills) < kills:
+                killed.forget()
+                journals = {}
+        else:
+            known = sum(len(those) for those in journals.values())
+            about = {"after_s": round(after_s, 2), "signal": -status}
+            report.kills.append({**about, "decided": len(killed.decided()), "failed": known})
+        report.problems += [f"run {number}: {problem}" for problem in problems]
+        number += 1
+        print(f"run {number}: status {status}, {len(report.kills)} kills", file=sys.stderr, flush=True)
+        if problems:
+            return
+
+
+def after_a_run(arena: Arena, journals: dict[str, set[str]], built: set[str]) -> list[str]:
+    """What must not be. journals: before the run. built: by the run."""
+    now, decided = arena.failed(), arena.decided()
+    lost = [
+        f"lost from the journal {name}: {digest}"
+        for name, digests in journals.items()
+        if not any(workload in name for workload in decided)
+        for digest in digests - now.get(name, set())
+    ]
+    again = [f"tried again: {digest}" for digest in built & {d for digests in journals.values() for d in digests}]
+    return [*arena.left(), *arena.damaged(), *lost, *again]
 
 
 def wrong_kernels(arena: Arena) -> list[str]:
@@ -362,14 +384,11 @@ def main() -> int:
             Arena(Path(folder, name), arguments.problems, brief=arguments.brief) for name in ("alone", "killed")
         )
         began_s = time.monotonic()
-        statuses = [alone.run()]
+        if alone.run():
+            raise RuntimeError(f"the run that was left alone failed:\n{alone.log.read_text()}")
         report.alone_s = round(time.monotonic() - began_s, 1)
-        longest_s = arguments.longest or report.alone_s / (2 if arguments.brief else 1)
-        kill_again_and_again(killed, report, arguments.kills, longest_s, random.Random(arguments.seed))
-        statuses.append(killed.run())
-        logs = [arena.log.read_text() for arena, status in zip((alone, killed), statuses, strict=True) if status]
-        report.problems += [f"a run that was left alone failed: {log[-2000:]}" for log in logs]
-        report.problems += compare(alone, killed)
+        longest_s = arguments.longest or report.alone_s / (3 if arguments.brief else 1)
+        kill_again_and_again(alone, killed, report, arguments.kills, longest_s, arguments.seed)
         report.problems += wrong_kernels(killed)
         report.stored = len(killed.decided())
     print(json.dumps(report.__dict__, indent=1))
