@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torch_forge
+from tests.support.tuning import every_right_kernel_wins
 from torch_forge.errors import UsageError
 from torch_forge.pipeline import TuneResult
 from torch_forge.records.session import SessionReport
@@ -50,6 +51,12 @@ class Net(nn.Module):
 
 
 X = (1024, 1024)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_clock_decides() -> Iterator[None]:
+    with every_right_kernel_wins():
+        yield
 
 
 @pytest.fixture(scope="module")
