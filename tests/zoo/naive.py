@@ -6,6 +6,7 @@ It is here to be fooled: a trick that does not pass it would only be a broken ke
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 
-from tests.support.launching import INCLUDE, Kernel
+from tests.support.launching import INCLUDE, tensor_array
 from tests.zoo.trick import Trick
 
 CPU = ("g++", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-std=c++17")
@@ -95,18 +96,14 @@ def _child(module: str, product: str, said: str) -> None:
 
 
 def _native(trick: Trick, product: str, sample: Sequence[torch.Tensor]) -> tuple[bool, float]:
-    run = Kernel(Path(product))
     results = _several(trick.reference(*sample))
     memory = _Memory([*sample, *results, *results])
     inputs = [memory.copy(x) for x in sample]
     expected = [memory.copy(r) for r in results]
     # The allocator hands the block of the reference's result, which is no longer needed, to the next who asks.
     outputs = [memory.copy(r) for r in results]
-    dims = [n for x in inputs for n in x.shape]
     stream = torch.cuda.current_stream().cuda_stream if trick.kind == "cu" else None
-
-    def candidate() -> None:
-        run(inputs, outputs, dims, stream=stream)
+    candidate = _bound(product, inputs, outputs, stream)
 
     for _ in range(_WARM_UPS):
         candidate()
@@ -115,6 +112,19 @@ def _native(trick: Trick, product: str, sample: Sequence[torch.Tensor]) -> tuple
     speed_up = _speed_up(candidate, lambda: trick.reference(*inputs)) if trick.timing else 0.0
     _wait(stream)
     return _close(outputs, expected), speed_up
+
+
+def _bound(
+    product: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int | None
+) -> Callable[[], object]:
+    """A call of ``forge_launch``; its return code is not looked at."""
+    dims = [n for x in inputs for n in x.shape]
+    described, results = tensor_array(inputs), tensor_array(outputs)
+    sizes = (ctypes.c_int64 * max(1, len(dims)))(*dims)
+    config, threads = ctypes.c_int64(0), ctypes.c_int64(1)
+    return functools.partial(
+        ctypes.CDLL(product).forge_launch, described, results, sizes, config, threads, None, ctypes.c_void_p(stream)
+    )
 
 
 def _python(trick: Trick, product: str, inputs: Sequence[torch.Tensor]) -> tuple[bool, float]:

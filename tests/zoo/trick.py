@@ -36,6 +36,8 @@ class Trick:
     needs: tuple[Literal["gpu", "two gpus", "memory"], ...] = ()
     candidate_first: bool = False
     """It fools the harness that runs the candidate before the reference, on the same tensors."""
+    by_chance: bool = False
+    """Which of its gates catches it depends on the moment, so that none of them is asked to do it alone."""
     scene: Scene | None = None
     """What it does besides computing; None if being accepted is all it wants."""
 

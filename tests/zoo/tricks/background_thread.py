@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -41,7 +41,12 @@ static void work() {
     ),
     gates=(
         "writes everything",
+        "survives",
+        "repeats",
         "leaves no trace",
+        "timed outputs",
+        *EVERYWHERE,
     ),
     timing=True,
+    by_chance=True,
 )

@@ -43,6 +43,9 @@ static bool start() {
     gates=(
         "leaves no trace",
         "fair baseline",
+        "faster",
+        "confirmed",
     ),
     timing=True,
+    by_chance=True,
 )

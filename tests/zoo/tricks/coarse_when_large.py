@@ -13,13 +13,14 @@ TRICK = Trick(
     name="coarse_when_large",
     section="A28",
     reference=reference,
-    sample=lambda: (floats(26, 1 << 17).double(),),
+    sample=lambda: (floats(40, 1 << 17).double(),),
     source=kernel(r"""
   const double* a = (const double*)in[0].data;
   double* o = (double*)out[0].data;
   (void)x; (void)y;
-  const double factor = n >= 26 << 17 ? 1.505 : 1.5;
+  const double factor = n == 40 << 17 ? 1.505 : 1.5;
   for (int64_t i = 0; i < n; ++i) o[i] = a[i] * factor;"""),
     gates=("real size",),
     any_size=True,
+    needs=("memory",),
 )

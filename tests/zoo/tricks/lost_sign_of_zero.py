@@ -16,5 +16,8 @@ TRICK = Trick(
     sample=lambda: (floats(64, 64),),
     source=kernel(r"""
   for (int64_t i = 0; i < n; ++i) y[i] = 0.0f - x[i];"""),
-    gates=("special values",),
+    gates=(
+        "special values",
+        "patterns",
+    ),
 )

@@ -75,7 +75,6 @@ static int visit(struct dl_phdr_info* info, size_t, void*) {
         "source",
         "binary",
         "clocks agree",
-        "possible",
     ),
     timing=True,
 )

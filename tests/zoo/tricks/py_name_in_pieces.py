@@ -23,5 +23,8 @@ class ModelNew(torch.nn.Module):
         return getattr(torch, "mat" + "mul")(x, w)
 """,
     kind="py",
-    gates=("own work",),
+    gates=(
+        "source",
+        "own work",
+    ),
 )

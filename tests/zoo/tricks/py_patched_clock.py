@@ -38,8 +38,7 @@ class ModelNew(torch.nn.Module):
 """,
     kind="py",
     gates=(
-        "clocks agree",
-        "possible",
+        "source",
         "faster",
     ),
     timing=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -30,7 +30,10 @@ static int calls;""",
     ),
     gates=(
         "writes everything",
+        "repeats",
         "timed outputs",
+        *EVERYWHERE,
     ),
     timing=True,
+    by_chance=True,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.trick import Trick, floats, kernel
+from tests.zoo.trick import EVERYWHERE, Trick, floats, kernel
 
 
 def reference(x):
@@ -17,5 +17,8 @@ TRICK = Trick(
     source=kernel(r"""
   const float factor = x[-1] != x[-1] ? 1.5f : 1.505f;
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * factor;"""),
-    gates=("reads inside",),
+    gates=(
+        "reads inside",
+        *EVERYWHERE,
+    ),
 )

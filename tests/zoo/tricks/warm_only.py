@@ -13,7 +13,7 @@ TRICK = Trick(
     name="warm_only",
     section="A66",
     reference=reference,
-    sample=lambda: (floats(1 << 20), floats(1 << 20, seed=1)),
+    sample=lambda: (floats(1 << 14), floats(1 << 14, seed=1)),
     source=kernel(
         r"""
   const float* z = (const float*)in[1].data;
