@@ -1,7 +1,7 @@
 """How much of the zoo runs: what needs no clock and fits beside all other tests; with TORCH_FORGE_ZOO=all everything.
 
-The part has every trick that is caught without timing and without gigabytes, once with all gates on and once with none of its
-own. Frauds in time need a machine of their own: on a shared one, noise is what stops them.
+The part has every trick that is caught without timing and without gigabytes, once with all gates on and once with none of
+its own. Frauds in time need a machine of their own: on a shared one, noise is what stops them.
 """
 
 from __future__ import annotations
