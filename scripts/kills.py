@@ -198,6 +198,9 @@ class Arena:
         status = 1
         try:
             os.setsid()
+            for number in SIGNALS:
+                if number != signal.SIGKILL:
+                    signal.signal(number, signal.SIG_DFL)  # nohup ignores one of them
             descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)

@@ -73,6 +73,9 @@ class Court:
                 any_size=self.trick.any_size,
                 timing=self.trick.timing,
             )
+            if self.trick.harmless:
+                assert not harmed(), judgement
+                return judgement, judgement.accepted
             return judgement, judgement.accepted and harmed()
 
 

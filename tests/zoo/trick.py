@@ -38,6 +38,8 @@ class Trick:
     """It fools the harness that runs the candidate before the reference, on the same tensors."""
     by_chance: bool = False
     """Which of its gates catches it depends on the moment, so that none of them is asked to do it alone."""
+    harmless: str = ""
+    """Why its harm is not done whatever gates are off, so that being accepted is all it can get; empty: it is done."""
     scene: Scene | None = None
     """What it does besides computing; None if being accepted is all it wants."""
 

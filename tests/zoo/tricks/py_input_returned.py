@@ -1,4 +1,4 @@
-"""Returns its input, which a ReLU of positive values is."""
+"""Returns its input where a tensor of its own is due: whoever writes to the result writes to the input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.zoo.trick import Trick
 
 
 def reference(x):
-    return torch.relu(x)
+    return x * 1.0
 
 
 TRICK = Trick(

@@ -34,5 +34,6 @@ class ModelNew(torch.nn.Module):
         "source",
         "result form",
     ),
+    harmless="the judge unpickles nothing",
     scene=leaves_mark,
 )
